@@ -213,10 +213,10 @@ def choose_columns(names: Sequence[str], text: Sequence[str], label: Sequence[st
     if len(text) > 2:
         problem = f"found {len(text)} columns of texts; a row is one text, or a pair."
         raise DistilvecError(problem, "Give one or two columns.", key="text")
-    for key, stated in [*(("text", column) for column in text), *(("label", column) for column in label)]:
-        if stated not in names:
-            hint = nearest(stated, names) or "."
-            raise DistilvecError(f"{place} has no column '{stated}'{hint}", f"Found {some_of(names)}.", key=key)
+    for key, column in [*(("text", column) for column in text), *(("label", column) for column in label)]:
+        if column not in names:
+            hint = nearest(column, names) or "."
+            raise DistilvecError(f"{place} has no column '{column}'{hint}", f"Found {some_of(names)}.", key=key)
     by_lower = {name.lower(): name for name in names}
     label = tuple(label) or tuple(by_lower[usual] for usual in LABEL_NAMES if usual in by_lower)[:1]
     if not label:
@@ -227,10 +227,10 @@ def choose_columns(names: Sequence[str], text: Sequence[str], label: Sequence[st
     for pair in PAIR_NAMES:
         if all(usual in by_lower for usual in pair):
             return Columns(tuple(by_lower[usual] for usual in pair), label)
-    found = next((by_lower[usual] for usual in TEXT_NAMES if usual in by_lower), None)
-    if found is None:
+    text_column = next((by_lower[usual] for usual in TEXT_NAMES if usual in by_lower), None)
+    if text_column is None:
         raise DistilvecError(f"{place}: which column has the texts?", f"Found {some_of(names)}.", key="text")
-    return Columns((found,), label)
+    return Columns((text_column,), label)
 
 
 def _python_rows(source: Iterable[Any]) -> Iterator[LocatedRow]:

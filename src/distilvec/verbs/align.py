@@ -63,23 +63,25 @@ def align(
     from distilvec.data.sources import read_source, source_files
     from distilvec.models.load import load_tokenizer
 
-    found = []
+    coverages = []
     with set_by(_ALIGN | source_names(len(texts))):
         sources = [SourceSection(path=path, column=column or None) for path in texts]
         for position, source in enumerate(sources):
             source_files(source, position)
-        ours = load_tokenizer(student, "--student", trust_remote_code=trust_remote_code)
-        theirs = load_tokenizer(teacher, "--teacher", trust_remote_code=trust_remote_code)
-        aligner = Aligner(ours, max_length, theirs, max_length, kind)
+        student_tokenizer = load_tokenizer(student, "--student", trust_remote_code=trust_remote_code)
+        teacher_tokenizer = load_tokenizer(teacher, "--teacher", trust_remote_code=trust_remote_code)
+        aligner = Aligner(student_tokenizer, max_length, teacher_tokenizer, max_length, kind)
         for position, (path, source) in enumerate(zip(texts, sources, strict=True)):
-            read = list(islice(unicode_texts(read_source(source, position), source), limit))
-            with progress(f"aligning {source.label}", len(read), "texts") as advance:
-                measured = measure_mapping(aligner, read, advance)
-            found.append({"name": source.label, "file": str(path), **measured})
-    content = {"teacher": teacher, "student": student, "kind": kind, "max_length": max_length, "texts": found}
+            sample = list(islice(unicode_texts(read_source(source, position), source), limit))
+            with progress(f"aligning {source.label}", len(sample), "texts") as advance:
+                coverage = measure_mapping(aligner, sample, advance)
+            coverages.append({"name": source.label, "file": str(path), **coverage})
+    content = {"teacher": teacher, "student": student, "kind": kind, "max_length": max_length, "texts": coverages}
     write_result(json_file, content)
     rows = []
-    for row in found:
-        shares = [f"{row[f'{one}_rate_ordinary']:.2f} ({row[f'{one}_rate']:.2f})" for one in ("teacher", "student")]
+    for row in coverages:
+        shares = []
+        for side in ("teacher", "student"):
+            shares.append(f"{row[f'{side}_rate_ordinary']:.2f} ({row[f'{side}_rate']:.2f})")
         rows.append([row["name"], *shares, f"{row['pairs']:,}", f"{row['texts_per_second']:,.0f}"])
     show_table(["texts", "teacher %", "student %", "pairs", "texts/s"], rows)

@@ -19,6 +19,6 @@ def help(
         command = context.command
         if not hasattr(command, "commands"):
             context.fail(f"'{command.name}' has no verbs of its own; found '{word}'.")
-        name, found, _ = command.resolve_command(context, [word])
-        context = found.context_class(found, info_name=name, parent=context)
+        name, subcommand, _ = command.resolve_command(context, [word])
+        context = subcommand.context_class(subcommand, info_name=name, parent=context)
     print(context.get_help())

@@ -22,7 +22,7 @@ class OnlyVerbs(Listed):
     """Refuses a word that is no verb by our own message."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the verb. Errors: DistilvecError for a word that is none."""
+        """Find the verb."""
         if args[0] not in self.commands and not ctx.resilient_parsing:
             hint = nearest(args[0], self.commands) or "."
             raise DistilvecError(

@@ -28,10 +28,7 @@ from distilvec.teachers.ray_workers import RayOptions, RayWorkers
 
 
 def fill_on_ray(job: Job, teacher: Teacher, options: RayOptions) -> TeacherCache:
-    """Fill the cache by worker processes; this process reads texts and writes shards, and loads no model.
-
-    Errors: DistilvecError for a table or an API, and for token signals.
-    """
+    """Fill the cache by worker processes; this process reads texts and writes shards, and loads no model."""
     _refuse_others(teacher, "--ray")
     if reads_tokens(teacher):
         raise DistilvecError(

@@ -148,7 +148,7 @@ def classify(
                 next_words += [name, column]
         # Fewer passes than by default were a first look
         usual_epochs = training(len(split.train), None, STUDENT_STEPS, seed)["epochs"]
-        stated = {
+        next_options = {
             "--test": test,
             "--test-size": test_size,
             "--epochs": None if epochs is None or epochs < usual_epochs else epochs,
@@ -157,7 +157,7 @@ def classify(
             **{f"--{name}": value for name, value in classifier.larger.items()},
             "--out": f"{classifier.folder}-larger",
         }
-        for name, value in stated.items():
+        for name, value in next_options.items():
             if value is not None:
                 next_words += [name, str(value)]
         if trust_remote_code:

@@ -99,8 +99,8 @@ def classify(
 
     Errors: DistilvecError with the argument's name as key.
     """
-    stated = {"teacher": teacher, "student": student, "size": size, "layers": layers, "epochs": epochs}
-    check_arguments(overrides or {}, **stated, seed=seed)
+    arguments = {"teacher": teacher, "student": student, "size": size, "layers": layers, "epochs": epochs}
+    check_arguments(overrides or {}, **arguments, seed=seed)
     cut = check_cut(size, layers)
     if student is not None:
         cut["model"] = model_name(student, cache_root(), "student")
@@ -138,8 +138,8 @@ def classify(
         teacher_folder = files.teacher.student
 
     cut = whole_cut(cut, overrides, default_layers(whole.layers))
-    about = _student_line(stated_cut(cut, overrides), whole.layers)
-    log(f"then the student: {about}, from the labels and the teacher's answers")
+    student_line = _student_line(stated_cut(cut, overrides), whole.layers)
+    log(f"then the student: {student_line}, from the labels and the teacher's answers")
     recipe = student_recipe(teacher_folder, shown_name(name), cut, labels, *options)
     width = whole.hidden_size
     if recipe.student.model != "teacher":
@@ -161,10 +161,10 @@ def _student_line(cut: Mapping[str, Any], teacher_layers: int) -> str:
 
 def has_learned(folder: Path, labels: Labels, classes: Sequence[str]) -> bool:
     """Whether a model's folder has a head for the same labels, of texts or pairs that are one input."""
-    found = load_head(folder)
-    if found is None:
+    saved = load_head(folder)
+    if saved is None:
         return False
-    head, known_classes = found
+    head, known_classes = saved
     is_same_task = head.task.kind == labels.kind and head.task.texts_per_example == 1
     return is_same_task and known_classes == list(classes)
 

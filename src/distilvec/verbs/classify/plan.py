@@ -51,17 +51,15 @@ def make_plan(
         cut: keys of the section `student`: how small it is
         folder: the run folder, in which nothing is written
         options: those of `teacher_recipe` and `student_recipe`
-
-    Errors: DistilvecError for a teacher, student or size that cannot be.
     """
     with TemporaryDirectory() as scratch:
         files = RunFolder(Path(scratch))
         write_split(split_files(split, data.several), files)
         labels = describe_labels(data, split, files.labels)
         learning = teacher_recipe(teacher, labels, *options)
-        stated = stated_cut(cut, options[3])
-        if "size" in stated:
-            check_size(learning, stated, files.path)
+        stated_size = stated_cut(cut, options[3])
+        if "size" in stated_size:
+            check_size(learning, stated_size, files.path)
         teacher_job = resolve(learning, files.path)
         cut = whole_cut(cut, options[3], default_layers(teacher_job.student.layers))
         distilling = student_recipe(Path(teacher), Path(teacher).name, cut, labels, *options)

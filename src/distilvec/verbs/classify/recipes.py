@@ -131,8 +131,7 @@ def default_layers(layers: int) -> int:
 
 def whole_cut(cut: Mapping[str, Any], overrides: Mapping[str, Any] | None, layers: int) -> dict[str, Any]:
     """Return the keys of `student` that say how small it is: so many layers where neither `cut` nor a change does."""
-    stated = stated_cut(cut, overrides)
-    return dict(cut) if stated else {"layers": layers}
+    return dict(cut) if stated_cut(cut, overrides) else {"layers": layers}
 
 
 def stated_cut(cut: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -142,10 +141,7 @@ def stated_cut(cut: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> d
 
 
 def check_cut(size: str | int | None, layers: int | None) -> dict[str, Any]:
-    """Return the key of the section `student` that says how small the student is; none where neither is stated.
-
-    Errors: DistilvecError for both.
-    """
+    """Return the key of the section `student` that says how small the student is; none where neither is stated."""
     if size is not None and layers is not None:
         raise DistilvecError("size and layers both say how small the student is.", "Give one of them.", key="size")
     if size is not None:
@@ -157,13 +153,8 @@ def check_arguments(
     overrides: Mapping[str, Any], *, teacher: Any, student: Any, size: Any, layers: Any, epochs: Any, seed: int
 ) -> None:
     """DistilvecError for keys that `classify` decides on, and for arguments whose key is changed as well."""
-    check_overrides(overrides)
-    values = {"teacher": teacher, "student": student, "size": size, "layers": layers, "epochs": epochs}
-    recipes.check_stated_once(recipe_keys(command), {**values, "seed": seed or None}, overrides)
-
-
-def check_overrides(overrides: Mapping[str, Any]) -> None:
-    """DistilvecError for keys of a recipe that this verb decides on."""
     for key in overrides:
         if key.split(".")[0] in ("task", "corpus", "method", "name", "stages", "sweep", "more_teachers"):
             raise DistilvecError("is decided by classify.", "Change it in a recipe: distilvec run task.", key=key)
+    values = {"teacher": teacher, "student": student, "size": size, "layers": layers, "epochs": epochs}
+    recipes.check_stated_once(recipe_keys(command), {**values, "seed": seed or None}, overrides)

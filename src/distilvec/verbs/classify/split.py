@@ -47,7 +47,7 @@ class Split:
 def read_and_split(
     file: Source, text: Sequence[str], label: Sequence[str], test: Source | None, test_size: float | None, seed: int
 ) -> tuple[LabelledTexts, Split]:
-    """Read the rows and split them. Errors: DistilvecError with file, text, label, test or test_size as key."""
+    """Read the rows and split them."""
     if test is not None and test_size is not None:
         raise DistilvecError("the test rows are those of another file.", "Give the file or a share.", key="test_size")
     if test_size is not None and not 0 < test_size < 1:
@@ -68,8 +68,6 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
     No text of a test row, nor a part of it, is trained on or chosen on, whatever its labels: stated training rows of
     such an origin (data/origins.py) are left out, and rows of one origin are drawn together. A row that is there twice
     counts once. A label with a single text is trained on and not tested.
-    Errors: DistilvecError if no rows are left, if all have the same labels, for labels of test rows that no training
-    row has, and for a share where the column states the test rows.
     """
     column = _rows_by_use(data)
     notes: list[str] = []
@@ -89,9 +87,9 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
             problem = f"the column {SPLIT} has {some_of(column.names)}, and not both training and test rows"
             notes.append(f"{problem}: the test rows are drawn from all rows")
 
-    stated = len(train) + len(validation) + len(test_rows)
-    train, validation, test_rows = _distinct(train), _distinct(validation), _distinct(test_rows)
-    repeated = stated - len(train) - len(validation) - len(test_rows)
+    rows_read = len(train) + len(validation) + len(test_rows)
+    train, validation, test_rows = (list(dict.fromkeys(rows)) for rows in (train, validation, test_rows))
+    repeated = rows_read - len(train) - len(validation) - len(test_rows)
     if repeated:
         notes.append(f"{repeated:,} rows repeat another one and are left out")
     contradictory = _contradictory_texts([*train, *validation, *test_rows])
@@ -99,7 +97,9 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
         example = shown_value(contradictory[0])
         notes.append(f"texts with different labels on different rows: {len(contradictory):,}, such as {example}")
 
-    origins = _origins_of([*train, *validation, *test_rows])
+    texts = list(dict.fromkeys(row.texts for row in [*train, *validation, *test_rows]))
+    numbers = origin_numbers("\n".join(parts) for parts in texts)
+    origins = dict(zip(texts, numbers.tolist(), strict=True))
     left_out: list[LabelledText] = []
     if test_rows:
         train, validation, left_out = _without_test_texts(train, validation, test_rows, origins, notes)
@@ -136,10 +136,7 @@ def split_files(split: Split, several: bool) -> dict[str, str]:
 
 
 def write_split(files: Mapping[str, str], run: RunFolder) -> None:
-    """Write the files of a split into a run folder.
-
-    Errors: DistilvecError if the run, or its teacher, has learned from other rows: those are kept.
-    """
+    """Write the files of a split into a run folder."""
     folder = run.labels
     folder.mkdir(parents=True, exist_ok=True)
     earlier = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.jsonl")}
@@ -199,11 +196,11 @@ def _rows_by_use(data: LabelledTexts) -> _RowsByUse:
     by_use: dict[str, list[LabelledText]] = {use: [] for use in SPLIT_USES.values()}
     names: set[str] = set()
     is_other_column = SPLIT in (*data.columns.labels, *data.columns.texts)
-    for stated, row in zip(data.rows, every, strict=True):
-        if stated.split is None or is_other_column:
+    for source_row, row in zip(data.rows, every, strict=True):
+        if source_row.split is None or is_other_column:
             continue
-        names.add(stated.split)
-        use = split_use(stated.split)
+        names.add(source_row.split)
+        use = split_use(source_row.split)
         if use is not None:
             by_use[use].append(row)
     return _RowsByUse(every, sorted(names), by_use[TRAIN], by_use[VALIDATION], by_use[TEST])
@@ -218,8 +215,8 @@ def _stated_rows(
         notes.append(f"training and test rows are those of the column {SPLIT}")
         parts = column.train, column.validation, column.test
     else:
-        found = f"the column {SPLIT} has no test rows, it has {some_of(column.names)}"
-        notes.append(f"{found}: its validation rows are the test, and others are drawn from the training rows")
+        problem = f"the column {SPLIT} has no test rows, it has {some_of(column.names)}"
+        notes.append(f"{problem}: its validation rows are the test, and others are drawn from the training rows")
         parts = column.train, [], column.validation
     if left_out:
         notes.append(f"{left_out:,} rows of other splits than train, validation and test are left out")
@@ -331,21 +328,9 @@ def _check(split: Split, left_out: Sequence[LabelledText]) -> None:
             raise DistilvecError(problem, fix)
 
 
-def _distinct(rows: Sequence[LabelledText]) -> list[LabelledText]:
-    """The rows without repetitions."""
-    return list(dict.fromkeys(rows))
-
-
 def _text_key(row: LabelledText) -> tuple[str, ...]:
     """What rows of one text, or pair, share; case and white space do not count, as in a corpus."""
     return tuple(loose_text(text) for text in row.texts)
-
-
-def _origins_of(rows: Sequence[LabelledText]) -> _Origins:
-    """The number of the origin of every text or pair."""
-    texts = list(dict.fromkeys(row.texts for row in rows))
-    numbers = origin_numbers("\n".join(parts) for parts in texts)
-    return dict(zip(texts, numbers.tolist(), strict=True))
 
 
 def _contradictory_texts(rows: Sequence[LabelledText]) -> list[str]:

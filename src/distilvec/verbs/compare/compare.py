@@ -75,7 +75,10 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
     if tasks and len(rows) > 1:
         values = _row_values(groups, reference, column, tasks)
         types = _averaged_types(_shared_scores(groups[reference][0], column, tasks))
-        points = _points_by_seed(seed_runs, groups, column, tasks)
+        seeds = {seed_run.run.folder: seed_run.seed for seed_run in seed_runs}
+        points: dict[str, PointsBySeed] = {}  # of every seed, by row
+        for name, group in groups.items():
+            points[name] = {seeds[run.folder]: _with_averages(run, column, tasks) for run in group}
         for task, weights in ({task: {task: 1.0} for task in tasks} | task_weights(types)).items():
             differences += _differences(rows, reference, task, values, weights)
             leads[task] = _lead(rows, task, values, weights, points)
@@ -119,7 +122,7 @@ def _namesakes(seed_runs: Sequence[SeedRun]) -> list[str]:
     groups: dict[str, set[str]] = {}
     for run in seed_runs:
         groups.setdefault(run.name, set()).add(run.group)
-    names = [name for name, own in groups.items() if len(own) > 1]
+    names = [name for name, recipes in groups.items() if len(recipes) > 1]
     if not names:
         return []
     return [
@@ -365,16 +368,6 @@ def _differences(
     for difference, p in zip(tested, adjusted, strict=True):
         difference.p, difference.mark = p, significance_mark(p)
     return differences
-
-
-def _points_by_seed(
-    seed_runs: Sequence[SeedRun], groups: Groups, column: str, tasks: Sequence[str]
-) -> dict[str, PointsBySeed]:
-    """Return the points by task and average of every seed, by row."""
-    seeds = {seed_run.run.folder: seed_run.seed for seed_run in seed_runs}
-    return {
-        name: {seeds[run.folder]: _with_averages(run, column, tasks) for run in group} for name, group in groups.items()
-    }
 
 
 def _lead(

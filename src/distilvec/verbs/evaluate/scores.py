@@ -17,7 +17,7 @@ from distilvec.core.files import user_cache
 from distilvec.core.log import log
 from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, type_averages, with_protocol
 from distilvec.evaluation.columns import Columns, Samples, make_columns, score_columns, takes_both
-from distilvec.evaluation.evaluator import EmbeddingCache, Sample, Score
+from distilvec.evaluation.evaluator import EmbeddingCache, Score
 from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
 from distilvec.evaluation.significance import score_interval
 from distilvec.evaluation.stored import stored_tasks, tasks_in_table
@@ -117,16 +117,14 @@ def score_models(
     columns: dict[str, list[Score]] = {}
     for name, column in scores.columns.items():
         of_model = samples.get(name, {})
-        shown_scores = [with_protocol(score, protocol) for score in column]
-        columns[name] = [_with_interval(score, of_model.get(score.task)) for score in shown_scores]
+        columns[name] = []
+        for score in column:
+            score = with_protocol(score, protocol)
+            sample = of_model.get(score.task)
+            if sample is not None:  # the main metric of a protocol need not be that of the sample
+                score = replace(score, interval=score_interval(replace(sample, metric=score.metric)))
+            columns[name].append(score)
     return Scores(columns, scores.problems, ALSO.get(protocol, {}))
-
-
-def _with_interval(score: Score, sample: Sample | None) -> Score:
-    """Return the score with the interval of its metric over rows, which the main metric of a protocol need not have."""
-    if sample is None:
-        return score
-    return replace(score, interval=score_interval(replace(sample, metric=score.metric)))
 
 
 def score_on_suite(
@@ -142,10 +140,11 @@ def score_on_suite(
     if problems and not tasks:
         return Scores({}, problems), {}
     with open_columns(model, teacher, mixed, problems, trust_remote_code) as columns:
-        _keep_vectors(columns)
-        index = columns["teacher"][1] if "teacher" in columns else None
-        if isinstance(index, TableEmbedder):  # in place of its model: scores are those of any model as a teacher
-            tasks = tasks_in_table(tasks, index)
+        reference = columns["teacher"][1] if "teacher" in columns else None
+        if isinstance(reference, ModelEmbedder):  # suites are scored many times: its vectors are stored, and read again
+            reference.keep_in(user_cache(), reference.manifest())
+        if isinstance(reference, TableEmbedder):  # in place of its model: scores are those of any model as a teacher
+            tasks = tasks_in_table(tasks, reference)
             log(
                 "the teacher is a table of vectors: each task searches its own documents. "
                 "`distilvec check MODEL INDEX --test QUERIES` searches the whole index"
@@ -199,23 +198,21 @@ def open_columns(
     """
     open_one = partial(opened, trust_remote_code=trust_remote_code)
     with ExitStack() as stack:
-        other: Embedder | None = None
+        reference: Embedder | None = None
         if teacher is not None and source_kind(teacher) == "table":
             # First: a wrong path is found out before a model is loaded
-            other = stack.enter_context(open_one(teacher, key="teacher"))
+            reference = stack.enter_context(open_one(teacher, key="teacher"))
         student = stack.enter_context(open_one(model, key="model"))
-        if teacher is not None and other is None:
-            other = stack.enter_context(open_one(teacher, key="teacher"))
+        if teacher is not None and reference is None:
+            reference = stack.enter_context(open_one(teacher, key="teacher"))
         models: dict[ScoredModel, Embedder] = {"student": student}
-        if other is not None:
-            models["teacher"] = other
+        if reference is not None:
+            models["teacher"] = reference
         columns = {name: pair for name, pair in make_columns(models).items() if mixed or not takes_both(name)}
-        if other is not None and "asymmetric" not in columns:
-            dims = (
-                f"vectors of {shown(model)} have {student.dim} dimensions, those of {shown(teacher)} {other.dim}: no "
-                "common space"
-            )
-            if isinstance(other, TableEmbedder):
+        if reference is not None and "asymmetric" not in columns:
+            dims = f"vectors of {shown(model)} have {student.dim} dimensions, those of {shown(teacher)} {reference.dim}"
+            dims += ": no common space"
+            if isinstance(reference, TableEmbedder):
                 problems.append(TaskFailure("all", f"{dims}.", "asymmetric"))
             else:
                 log(f"{dims}, so each model has its own scores alone.")
@@ -258,11 +255,3 @@ def check_arguments(
     if protocol not in PROTOCOLS:
         hint = nearest(protocol, PROTOCOLS) or "."
         raise DistilvecError(f"no protocol '{protocol}'{hint} Protocols: {', '.join(PROTOCOLS)}.", key="protocol")
-
-
-def _keep_vectors(columns: Columns) -> None:
-    """Store a teacher's vectors of the suite's texts, and read those that are stored: suites are scored many times."""
-    if "teacher" in columns:
-        teacher = columns["teacher"][1]
-        if isinstance(teacher, ModelEmbedder):
-            teacher.keep_in(user_cache(), teacher.manifest())

@@ -6,7 +6,7 @@ one gate that compares the form with PyTorch, and one move to the files' final l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -106,11 +106,14 @@ def export_model(
     Errors, before the model is loaded: DistilvecError for an unknown form, missing packages, a path that cannot be
     written. After: a form that is out of tolerance.
     """
-    known = (*FORMS, *FOLDERS)
-    if to not in known:
-        raise DistilvecError(f"no form '{to}'{nearest(to, known) or '.'} Forms: {', '.join(known)}.", key="--to")
+    names = (*FORMS, *FOLDERS)
+    if to not in names:
+        raise DistilvecError(f"no form '{to}'{nearest(to, names) or '.'} Forms: {', '.join(names)}.", key="--to")
     if to in FOLDERS:
-        _refuse_file_options(to, {"--suite": suite, "--force": force, "--trust-remote-code": trust_remote_code})
+        # A folder has the run's own weights, with nothing to compare
+        for name, value in {"--suite": suite, "--force": force, "--trust-remote-code": trust_remote_code}.items():
+            if value:
+                raise DistilvecError(f"is for forms that are a file; {to} is a folder.", "Leave it out.", key=name)
         return Exported(FOLDERS[to](Path(model), out), {})
     form = FORMS[to]
     for extra in dict.fromkeys(("onnx", form.extra)):
@@ -134,13 +137,6 @@ def export_model(
     if out is None:
         _record(Path(model), forms)
     return Exported(place, forms)
-
-
-def _refuse_file_options(to: str, options: Mapping[str, Any]) -> None:
-    """Raise DistilvecError for an option of files: a folder has the run's own weights, with nothing to compare."""
-    for name, value in options.items():
-        if value:
-            raise DistilvecError(f"is for forms that are a file; {to} is a folder.", "Leave it out.", key=name)
 
 
 def parity_task(model: Path, suite: Path | None) -> RetrievalTask:
@@ -229,8 +225,8 @@ def _single_text_head(folder: Path) -> TaskHead | None:
 def _record(folder: Path, forms: dict[str, ExportedForm]) -> None:
     """Add a form to exports.json, to the model card that distilvec wrote, and to the report of the model's run."""
     before = read_exports(folder)
-    known = {**before, **forms}
-    after = {form: known[form] for form in FORMS if form in known}
+    measured = {**before, **forms}
+    after = {form: measured[form] for form in FORMS if form in measured}
     write_exports(folder, after)
     run, card = RunFolder(folder.resolve().parent), folder / "README.md"
     # the record of a transplanted model is another one: its teacher is a name

@@ -82,8 +82,6 @@ def export_router(student: Path, out: Path | None) -> Path:
     """Write a finished run's student for queries and its first teacher for documents, by default as RUN/router.
 
     A student with a space of its own encodes queries behind its trained projection.
-    Errors: DistilvecError for a folder that is no run's student, a teacher that is a table of vectors, is behind an API
-    or has changed since the run, and a student whose vectors cannot be compared with the teacher's.
     """
     job, record = finished_job(student, "router")
     section = job.teacher.section

@@ -31,5 +31,5 @@ def push(
     from distilvec.cli.terminal import print_result
     from distilvec.verbs.push.push import push_model
 
-    found = push_model(model, repo_id, public, license, revision, message, update)
-    print_result(f"{len(found.files)} files, {'private' if found.private else 'public'}: {found.url}")
+    pushed = push_model(model, repo_id, public, license, revision, message, update)
+    print_result(f"{len(pushed.files)} files, {'private' if pushed.private else 'public'}: {pushed.url}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,8 +84,7 @@ def push_model(
 
     The pushed card loads the model by its id on the hub, and by the branch if that is given.
 
-    The token is that of HF_TOKEN or of `hf auth login`. Errors: DistilvecError for a folder without a model, weights or
-    card, a card without a license or that the hub refuses, an existing repository, and every refusal of the hub.
+    The token is that of HF_TOKEN or of `hf auth login`.
     """
     with about("repo_id", repo):
         validate_repo_id(repo)
@@ -132,10 +130,7 @@ def push_model(
 
 
 def model_files(model: Path) -> list[str]:
-    """Return the relative names of a folder's files to upload, and log those left out.
-
-    Errors: DistilvecError for a folder without a model, weights in safetensors or a card.
-    """
+    """Return the relative names of a folder's files to upload, and log those left out."""
     if (RunFolder(model).student / "modules.json").is_file():
         raise DistilvecError(
             f"{model} is the folder of a run.",
@@ -149,7 +144,9 @@ def model_files(model: Path) -> list[str]:
     root = model.resolve()
     names = sorted(path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file())
     code = code_files(model)
-    outdated = set(_exports_of_another_model(model, names))
+    outdated: set[str] = set()
+    if (model / EXPORTS).is_file() and not read_exports(model):  # made of other weights than the folder's
+        outdated = {name for name in names if name == EXPORTS or name.endswith(EXPORTED)}
     if outdated:
         log(f"not pushed, since made of an earlier model: {', '.join(sorted(outdated))}; `distilvec export` again")
     names = [name for name in names if name not in outdated]
@@ -169,13 +166,6 @@ def model_files(model: Path) -> list[str]:
             f"{model} has no model card.", f"Write a {CARD} with its base model and license.", key="model"
         )
     return files
-
-
-def _exports_of_another_model(model: Path, names: Sequence[str]) -> list[str]:
-    """Return exports.json and the exported files if they were made of other weights than the folder's."""
-    if not (model / EXPORTS).is_file() or read_exports(model):
-        return []
-    return [name for name in names if name == EXPORTS or name.endswith(EXPORTED)]
 
 
 def code_files(model: Path) -> set[str]:
@@ -218,11 +208,7 @@ def _named_modules(path: Path) -> list[str]:
 
 
 def checked_card(model: Path, license: str | None) -> ModelCard:
-    """Return a model's card, with `license` if that is given.
-
-    Errors: DistilvecError for a card without a license, whose metadata cannot be read, or with base models that are no
-    ids of the hub.
-    """
+    """Return a model's card, with `license` if that is given."""
     try:
         card = ModelCard((model / CARD).read_text(encoding="utf-8"))
     except (ValueError, TypeError, RecursionError, yaml.YAMLError) as error:

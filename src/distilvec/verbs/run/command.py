@@ -35,6 +35,8 @@ from distilvec.cli.boundary import LOST
 from distilvec.core.errors import Interrupted
 from distilvec.core.level import Level, level
 
+GRACE = 10.0  # seconds to end by itself, for a process that lost another one
+
 
 def run(
     recipe: RecipeFile,
@@ -68,10 +70,10 @@ def run(
     if processes > 1:
         from distilvec.verbs.run.command import launch
 
-        given = [*(overrides or []), *(f"--variant={name}" for name in variant or [])]
-        given += [] if out is None else [f"--out={out}"]
-        given += [] if json_file is None else [f"--json={json_file}"]
-        raise SystemExit(launch(processes, ["run", recipe, *given, *(["--restart"] if restart else [])]))
+        words = [*(overrides or []), *(f"--variant={name}" for name in variant or [])]
+        words += [] if out is None else [f"--out={out}"]
+        words += [] if json_file is None else [f"--json={json_file}"]
+        raise SystemExit(launch(processes, ["run", recipe, *words, *(["--restart"] if restart else [])]))
 
     from distilvec.cli.terminal import print_result, show_comparison, show_finished
     from distilvec.core.log import log
@@ -106,8 +108,7 @@ def run(
 def earlier_recipes(path: Path, recipes: Sequence[Recipe], overrides: list[str]) -> dict[Path, Recipe]:
     """Return the variants, by run folder, that train the students which recipes begin with and that are not finished.
 
-    Changes of the command line hold in both runs, but for those of the student and of a sweep. Errors: DistilvecError
-    for a variant that the recipe's file does not have.
+    Changes of the command line hold in both runs, but for those of the student and of a sweep.
     """
     from distilvec.config.recipe import load
 
@@ -117,27 +118,13 @@ def earlier_recipes(path: Path, recipes: Sequence[Recipe], overrides: list[str])
         if recipe.after is None or recipe.student.model is None:
             continue
         student = Path(recipe.student.model)
-        if not is_finished(student):
-            earlier[run_of_student(student).path] = load(path, recipe.after, kept)
+        run = RunFolder.of_student(student) or RunFolder(student.parent)
+        # A run saves its student before the first step, so that the folder alone says nothing. A model that lies in no
+        # run folder, such as a copy from another machine, is taken as it is
+        is_finished = student.exists() and (run.record.exists() or not run.is_ours())
+        if not is_finished:
+            earlier[run.path] = load(path, recipe.after, kept)
     return earlier
-
-
-def is_finished(student: Path) -> bool:
-    """Whether a student is there and its run is finished.
-
-    A run saves its student before the first step, so that the folder alone says nothing. A model that lies in no run
-    folder, such as a copy from another machine, is taken as it is.
-    """
-    run = run_of_student(student)
-    return student.exists() and (run.record.exists() or not run.is_ours())
-
-
-def run_of_student(student: Path) -> RunFolder:
-    """Return the folder of the run that trains this student."""
-    return RunFolder.of_student(student) or RunFolder(student.parent)
-
-
-GRACE = 10.0  # seconds to end by itself, for a process that lost another one
 
 
 def launch(count: int, arguments: Sequence[str]) -> int:
@@ -157,8 +144,8 @@ def launch(count: int, arguments: Sequence[str]) -> int:
         outputs = [Path(folder) / str(rank) for rank in range(count)]
         children = []
         for rank, output in enumerate(outputs):
-            own = {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": threads}
-            environment = os.environ | {name: str(value) for name, value in {**shared, **own}.items()}
+            of_rank = {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": threads}
+            environment = os.environ | {name: str(value) for name, value in {**shared, **of_rank}.items()}
             with output.open("wb") as file:
                 to = {} if rank == 0 else {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
                 # sessions of their own: Ctrl-C reaches them through this process alone, once
@@ -173,16 +160,16 @@ def _wait(children: Sequence[subprocess.Popen[bytes]]) -> list[int]:
     If one fails, the others have `GRACE` seconds. After a signal they have the time that they need.
     """
     failed: list[int] = []
-    since, asked = 0.0, False
+    since, is_signaled = 0.0, False
     while any(child.poll() is None for child in children):
         try:
             time.sleep(0.05)
             failed += [number for number, child in enumerate(children) if child.poll() and number not in failed]
-            since = since or (time.monotonic() if failed and not asked else 0.0)
+            since = since or (time.monotonic() if failed and not is_signaled else 0.0)
             if since and time.monotonic() - since > GRACE:
                 _send(children, signal.SIGKILL)
         except Interrupted as signaled:
-            asked = True
+            is_signaled = True
             _send(children, signaled.number)
     return failed + [number for number, child in enumerate(children) if child.returncode and number not in failed]
 

@@ -85,8 +85,6 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     `source` is a recipe file, or its tree (relative paths then start in the current folder). `overrides` are
     `key=value` texts for every run; `sweep.seeds=[0,1]` changes the sweep itself. `variant` replaces the sweep's
     variants by one; its keys of the sweep count before those of the overrides.
-    Errors: DistilvecError for no sweep, an invalid recipe, an override of a key that the grid varies or that one of
-    several variants sets, a variant's key that the grid varies, or keys of the sweep in a variant that it lists.
     """
     if isinstance(source, Path):
         return _expand_file(recipes.read_tree(source), source, overrides, variant)
@@ -108,7 +106,13 @@ def _expand(
     sweep = _take_sweep(tree, chosen, changes)
     changes = _without_sweep(changes)
     section = _section(sweep, origin, changes)
-    base_name = _base_name(changes.pop("name", tree.pop("name", None)), stem, origin)
+    base_name = changes.pop("name", tree.pop("name", None))  # that the names of the runs begin with
+    if base_name is None:
+        base_name = stem
+    try:
+        check_name(base_name)
+    except ValueError as error:
+        raise DistilvecError(f"{error}. In {origin}.", key="name") from None
 
     if variant is not None:
         variants = {variant: chosen}
@@ -212,16 +216,6 @@ def _states(changes: Mapping[str, Any], key: str) -> bool:
     return False
 
 
-def _base_name(stated: Any, stem: str, origin: str) -> str:
-    """Return the name that those of the runs begin with: the recipe's, else the file's."""
-    if stated is None:
-        return stem
-    try:
-        return check_name(stated)
-    except ValueError as error:
-        raise DistilvecError(f"{error}. In {origin}.", key="name") from None
-
-
 def check_methods(members: Sequence[Member]) -> None:
     """DistilvecError for a method of any run that cannot be loaded, or options that it does not take.
 
@@ -261,7 +255,10 @@ def run_sweep(
     if members:
         join(members[0].recipe.train.device)
     with main_first():
-        refuse_run(out)
+        refuse_foreign(RunFolder(out))
+        if RunFolder(out).recipe.exists():
+            fix = "Choose another folder."
+            raise DistilvecError(f"{out} holds a single run; a sweep needs its own folder.", fix, key="--out")
         main = is_main()
         if main:
             if restart:  # all folders are tried before the first is moved
@@ -328,15 +325,6 @@ def run_sweep(
             key="sweep",
         ) from bug
     return list(entries.values())
-
-
-def refuse_run(out: Path) -> None:
-    """DistilvecError for a foreign folder, or one that holds a single run."""
-    refuse_foreign(RunFolder(out))
-    if RunFolder(out).recipe.exists():
-        raise DistilvecError(
-            f"{out} holds a single run; a sweep needs its own folder.", "Choose another folder.", key="--out"
-        )
 
 
 def read_sweep(folder: Path) -> list[dict[str, Any]] | None:

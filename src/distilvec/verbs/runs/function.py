@@ -77,7 +77,9 @@ def runs_below(folder: Path) -> Iterator[RunInfo]:
         with about("folder", folder):
             is_run = run.marker.is_file() and not run.sweep.is_file()
             if not is_run:
-                folders = [path for path in sorted(folder.iterdir()) if _is_searched(path)]
+                for path in sorted(folder.iterdir()):
+                    if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
+                        folders.append(path)
     except Exception as error:
         problem = user_error(error)
         if problem is None:
@@ -88,10 +90,6 @@ def runs_below(folder: Path) -> Iterator[RunInfo]:
         yield read_run(folder)
     for path in folders:
         yield from runs_below(path)
-
-
-def _is_searched(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
 
 
 def _last_touch(folder: Path) -> datetime:
@@ -152,7 +150,6 @@ def training_progress(run: RunFolder) -> tuple[int | None, int | None]:
     The total follows from the recipe's epochs and how far the last line has come; None where no epoch has begun, or
     where the recipe has something else in the place of a number. Of a recipe that leaves the length open it is in a
     file.
-    Errors: DistilvecError for a damaged file.
     """
     lines = read_metrics(run.metrics)
     if not lines:

@@ -89,8 +89,8 @@ class EmbeddingsRequest(BaseModel):
 def refusal(status: int, message: str, field: str | None = None) -> JSONResponse:
     """An error in OpenAI's shape."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    shown = visible(message)  # a request's own words may hold half of a surrogate pair, which no answer can
-    return JSONResponse({"error": {"message": shown, "type": kind, "param": field, "code": None}}, status)
+    text = visible(message)  # a request's own words may hold half of a surrogate pair, which no answer can
+    return JSONResponse({"error": {"message": text, "type": kind, "param": field, "code": None}}, status)
 
 
 def check_key(request: Request, key: str | None) -> None:
@@ -201,7 +201,7 @@ def _too_large(limits: Limits) -> RequestError:
 def parse(body: bytes, model: ServedModel, limits: Limits) -> EmbeddingsRequest:
     """The request that a body holds; RequestError with the field that is wrong."""
     try:
-        asked = EmbeddingsRequest.model_validate(json.loads(body), strict=True)
+        request = EmbeddingsRequest.model_validate(json.loads(body), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0]) if first["loc"] else None
@@ -209,7 +209,7 @@ def parse(body: bytes, model: ServedModel, limits: Limits) -> EmbeddingsRequest:
         raise RequestError(400, f"[{field or 'body'}] {first['msg']}. {fix}", field) from None
     except (ValueError, RecursionError):
         raise RequestError(400, "[body] This is no JSON in UTF-8. Send a JSON object with 'input'.") from None
-    texts = asked.texts
+    texts = request.texts
     if not texts:
         raise RequestError(400, f"[input] The list is empty. {TEXTS}", "input")
     if not all(text.strip() for text in texts):
@@ -221,12 +221,12 @@ def parse(body: bytes, model: ServedModel, limits: Limits) -> EmbeddingsRequest:
     if len(texts) > limits.texts:
         message = f"[input] {len(texts):,} texts; a request holds at most {limits.texts:,}. Send several requests."
         raise RequestError(400, message, "input")
-    if asked.model not in (None, model.name):
-        raise RequestError(404, f"[model] '{asked.model}' is not served here. Name '{model.name}', or none.", "model")
-    if asked.dimensions is not None and asked.dimensions > model.dim:
-        message = f"[dimensions] found {asked.dimensions}; the model has {model.dim}. Ask for at most that."
+    if request.model not in (None, model.name):
+        raise RequestError(404, f"[model] '{request.model}' is not served here. Name '{model.name}', or none.", "model")
+    if request.dimensions is not None and request.dimensions > model.dim:
+        message = f"[dimensions] found {request.dimensions}; the model has {model.dim}. Ask for at most that."
         raise RequestError(400, message, "dimensions")
-    return asked
+    return request
 
 
 def read_texts(model: ServedModel, prompted: list[str], truncate: bool) -> tuple[list[str], int]:
@@ -250,12 +250,12 @@ def read_texts(model: ServedModel, prompted: list[str], truncate: bool) -> tuple
     return texts, total
 
 
-def answer(vectors: Vectors, asked: EmbeddingsRequest, model: ServedModel, tokens: int) -> Response:
+def answer(vectors: Vectors, request: EmbeddingsRequest, model: ServedModel, tokens: int) -> Response:
     """The response: vectors as numbers, or as little-endian float32 in base64."""
-    vectors = cut_dimensions(vectors, asked.dimensions or model.dim, model.normalized)
+    vectors = cut_dimensions(vectors, request.dimensions or model.dim, model.normalized)
 
     def coded(vector: np.ndarray) -> Any:
-        if asked.encoding_format == "base64":
+        if request.encoding_format == "base64":
             return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
         return vector.tolist()
 
@@ -352,12 +352,12 @@ class _Endpoints:
             held += size
 
         try:
-            asked = parse(await read_body(request, self.limits, hold), self.model, self.limits)
-            model = self.model.queries if asked.input_type == "query" else self.model
-            prompted = [model.prompts[asked.input_type] + text for text in asked.texts]
-            truncate = self.limits.truncate if asked.truncate is None else asked.truncate
+            wanted = parse(await read_body(request, self.limits, hold), self.model, self.limits)
+            model = self.model.queries if wanted.input_type == "query" else self.model
+            prompted = [model.prompts[wanted.input_type] + text for text in wanted.texts]
+            truncate = self.limits.truncate if wanted.truncate is None else wanted.truncate
             vectors, tokens = await while_connected(request, self.embed(model, prompted, truncate))
-            response: Response = await self.aside(answer, vectors, asked, model, tokens)
+            response: Response = await self.aside(answer, vectors, wanted, model, tokens)
         finally:
             self.held_bytes -= held
         self.metrics.texts.inc(len(prompted))
@@ -444,5 +444,5 @@ async def broken(request: Request, error: Exception) -> Response:
 
 async def unknown(request: Request, error: Exception) -> Response:
     """The answer to a path or verb that does not exist."""
-    known = "POST /v1/embeddings, GET /v1/models, GET /health, GET /metrics"
-    return refusal(getattr(error, "status_code", 404), f"No such path or verb. There are: {known}.")
+    paths = "POST /v1/embeddings, GET /v1/models, GET /health, GET /metrics"
+    return refusal(getattr(error, "status_code", 404), f"No such path or verb. There are: {paths}.")

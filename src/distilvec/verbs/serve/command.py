@@ -52,8 +52,8 @@ def serve(
         limits = Limits(body=int(max_body * 1e6), texts=max_texts, batch_texts=max_batch, truncate=truncate)
         return_memory()
         served = ServedModel(model, name, trust_remote_code=trust_remote_code)
-        shown = f"[{host}]" if ":" in host else host
-        log(f"serving {served.name} ({served.dim} dims) at http://{shown}:{place.getsockname()[1]}/v1/embeddings")
+        address = f"[{host}]" if ":" in host else host
+        log(f"serving {served.name} ({served.dim} dims) at http://{address}:{place.getsockname()[1]}/v1/embeddings")
         names = allow_host or []
         # A server that other machines use has names that it cannot know
         hosts = [host, *names] if is_this_machine(host) else None

@@ -30,7 +30,7 @@ class Overloaded(Exception):
 
 
 @dataclass(frozen=True)
-class _Request:
+class _Waiting:
     texts: Sequence[str]
     answer: asyncio.Future[Vectors]
 
@@ -51,7 +51,7 @@ class Batcher:
     ) -> None:
         self.embed, self.batch_texts, self.most_waiting, self.on_batch = embed, batch_texts, most_waiting, on_batch
         self.waiting_texts = 0
-        self._requests: deque[_Request] = deque()
+        self._requests: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "model")
         self._loop: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class Batcher:
         """Return the vectors of the texts, in their order. Errors: Overloaded; those of `embed`."""
         if self.waiting_texts and self.waiting_texts + len(texts) > self.most_waiting:
             raise Overloaded
-        request = _Request(texts, asyncio.get_running_loop().create_future())
+        request = _Waiting(texts, asyncio.get_running_loop().create_future())
         self.waiting_texts += len(texts)
         self._requests.append(request)
         self._arrived.set()
@@ -96,7 +96,7 @@ class Batcher:
                     request.answer.cancel()
                 raise
 
-    async def _answer(self, batch: list[_Request]) -> bool:
+    async def _answer(self, batch: list[_Waiting]) -> bool:
         """Embed the texts of these requests at once; return False if several of them have failed together."""
         texts = [text for request in batch for text in request.texts]
         self.on_batch(len(texts))
@@ -114,9 +114,9 @@ class Batcher:
                 request.answer.set_result(part)
         return True
 
-    def _next_batch(self) -> list[_Request]:
+    def _next_batch(self) -> list[_Waiting]:
         """Take the oldest requests whose client is there, while they fit."""
-        batch: list[_Request] = []
+        batch: list[_Waiting] = []
         taken = 0
         while self._requests and (not batch or taken + len(self._requests[0].texts) <= self.batch_texts):
             request = self._requests.popleft()
@@ -140,7 +140,6 @@ class ServedModel:
     """A model folder, hub id or exported file, loaded once. One thread at a time calls `embed`, any `measure`.
 
     A Router is the model of its documents, and `queries` that of its queries; any other model reads both.
-    Errors: DistilvecError with the key "model" for a model that cannot be loaded.
     """
 
     def __init__(

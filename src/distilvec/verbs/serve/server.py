@@ -11,23 +11,16 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from distilvec.core.errors import DistilvecError, Interrupted, first_line
+from distilvec.core.errors import Interrupted, about
 
 
 def take_address(host: str, port: int) -> socket.socket:
-    """Take the address before a model is loaded; uvicorn listens there. Errors: DistilvecError if it cannot be had."""
+    """Take the address before a model is loaded; uvicorn listens there."""
     place = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
+    with about("--port", f"{host}, port {port}"):
         place.bind((host, port))
-        return place
-    except OSError as error:
-        place.close()
-        raise DistilvecError(
-            f"cannot listen on {host}, port {port}: {first_line(error)}.",
-            "Choose another --port or --host.",
-            key="--port",
-        ) from error
+    return place
 
 
 _NOT_WAITING = object()  # the state of a connection that waits for no rest of a request

@@ -115,11 +115,11 @@ def transplant(
         if section.tokenizer is not None and section.tokenizer.endswith(".model"):
             require_extra("sentencepiece", "--tokenizer")
         sources = read_texts(texts or [], column, limit)
-        found = transplant_folder(
+        record = transplant_folder(
             teacher, section, sources, out, max_length, overwrite=overwrite, trust_remote_code=trust_remote_code,
             rank=rank, budget=parameters, languages=stated_languages(texts or []),
         )  # fmt: skip
-    show_tokenizers(from_json(VocabularyChange, found["compared"]))
-    print(f"{out}: {rows_line(found)}")
-    if line := distance_line(found, teacher, out):
+    show_tokenizers(from_json(VocabularyChange, record["compared"]))
+    print(f"{out}: {rows_line(record)}")
+    if line := distance_line(record, teacher, out):
         print(line)

@@ -60,16 +60,13 @@ Every weight but the embedding table is that of the original; nothing was traine
 def read_texts(
     sources: Sequence[str], columns: Sequence[str] | None = None, limit: int | None = None
 ) -> dict[str, Texts]:
-    """Return readers of texts by language, from FILE or LANGUAGE=FILE; a file without language goes by its name.
-
-    Errors: DistilvecError for a missing source. Readers raise it for texts that cannot be read.
-    """
-    found: dict[str, list[SourceSection]] = {}
-    for position, given in enumerate(sources):
-        language, path = _language_and_path(given)
+    """Return readers of texts by language, from FILE or LANGUAGE=FILE; a file without language goes by its name."""
+    by_language: dict[str, list[SourceSection]] = {}
+    for position, stated_source in enumerate(sources):
+        language, path = _language_and_path(stated_source)
         section = SourceSection(path=Path(path), column=list(columns) if columns else None)
         source_files(section, position)
-        found.setdefault(language or section.label, []).append(section)
+        by_language.setdefault(language or section.label, []).append(section)
 
     def reader(sections: list[SourceSection]) -> Texts:
         def read() -> Iterator[str]:
@@ -79,7 +76,7 @@ def read_texts(
 
         return read
 
-    return {language: reader(sections) for language, sections in found.items()}
+    return {language: reader(sections) for language, sections in by_language.items()}
 
 
 def stated_languages(sources: Sequence[str]) -> list[str]:
@@ -140,8 +137,6 @@ def transplant_folder(
     Returns the content of vocabulary.json, which is saved with the model: options, counts of tokens and rows, notes on
     sizes that the texts did not allow, tokens that had no piece in the old vocabulary, both tokenizers compared on the
     first 2,000 texts of each language, and the mean `distance` of both models' vectors.
-    Errors: DistilvecError for anything that cannot be read, chosen or saved, and as `check_target`; nothing is then
-    written.
     """
     check_target(out, overwrite, [name, *([section.tokenizer] if section.tokenizer else [])])
     for first in texts.values():
@@ -210,11 +205,11 @@ def rows_line(record: Mapping[str, Any]) -> str:
     text = f"rows {', '.join(f'{count:,} {origin}' for origin, count in sorted(record['rows'].items()))}"
     if not (missing := record["without_pieces"]):
         return text
-    others = [token for token in missing if not BYTE.fullmatch(token)]
-    shown = [f"{len(missing) - len(others):,} bytes of rare characters"] if len(others) < len(missing) else []
-    if others:
-        shown.append(" ".join([*others[:5], "…"] if len(others) > 5 else others))
-    return f"{text}\nmissing: no old token has their text, training has to fill them ({'; '.join(shown)})"
+    words = [token for token in missing if not BYTE.fullmatch(token)]
+    examples = [f"{len(missing) - len(words):,} bytes of rare characters"] if len(words) < len(missing) else []
+    if words:
+        examples.append(" ".join([*words[:5], "…"] if len(words) > 5 else words))
+    return f"{text}\nmissing: no old token has their text, training has to fill them ({'; '.join(examples)})"
 
 
 def distance_line(record: Mapping[str, Any], teacher: str, out: Path) -> str:
@@ -276,9 +271,12 @@ def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dic
     length = before.max_seq_length
     limit = length if length is not None and length < UNLIMITED else None  # T5 has no limit: relative positions
     first = {language: list(islice(read(), TOKENIZER_TEXTS)) for language, read in texts.items()}
-    found = compare_tokenizers(before.tokenizer, after.tokenizer, first, limit)
-    found["before"]["parameters"], found["after"]["parameters"] = parameter_counts(before), parameter_counts(after)
-    return found
+    comparison = compare_tokenizers(before.tokenizer, after.tokenizer, first, limit)
+    comparison["before"]["parameters"], comparison["after"]["parameters"] = (
+        parameter_counts(before),
+        parameter_counts(after),
+    )
+    return comparison
 
 
 def _prepended(prompts: Sequence[str], read: Texts) -> Texts:
@@ -350,8 +348,6 @@ def within_budget(
 
     A model that is small enough with the tokens of its texts keeps its rows as they are. `make` chooses a vocabulary on
     the texts. Else tried are the largest multiple of 8 that leaves every token, and larger ranks with fewer tokens.
-    Errors: DistilvecError for a budget below the layers and the smallest table, a vocabulary that is not trimmed, and a
-    model that cannot be factorized.
     """
     if section.kind != "trim" or section.tokenizer is not None or section.size is not None:
         raise DistilvecError(
@@ -378,10 +374,10 @@ def within_budget(
         changed, rows = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
         changed = with_rank(changed, rank, read)
         distance = float((torch.as_tensor(changed.encode(sample)) - before).norm(dim=1).mean())
-        found = Made(changed, chosen, rows, rank, distance)
-        log(found.line)
+        candidate = Made(changed, chosen, rows, rank, distance)
+        log(candidate.line)
         if best is None or distance < (best.distance or 0):
-            best = found
+            best = candidate
     if best is None:
         least = _fixed(model, RANKS[0]) + everything.figures["least"] * RANKS[0]
         raise DistilvecError(

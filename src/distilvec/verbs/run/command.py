@@ -1,11 +1,19 @@
-"""The command `distilvec run`."""
+"""The command `distilvec run`, also in several processes of this machine (`--processes`)."""
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from distilvec.cli.boundary import LOST
 from distilvec.cli.options import (
     JsonFile,
     Out,
@@ -19,21 +27,12 @@ from distilvec.cli.options import (
     recipe_files,
 )
 from distilvec.cli.output import write_result
+from distilvec.core.errors import Interrupted
+from distilvec.core.level import Level, level
 from distilvec.core.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from distilvec.config.schema import Recipe
-import os
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
-import time
-
-from distilvec.cli.boundary import LOST
-from distilvec.core.errors import Interrupted
-from distilvec.core.level import Level, level
 
 GRACE = 10.0  # seconds to end by itself, for a process that lost another one
 

@@ -30,7 +30,7 @@ from distilvec.config.schema import Recipe
 from distilvec.evaluation.evaluator import Sample
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.run import run
-from distilvec.verbs.run.sweep import Member, expand
+from distilvec.verbs.run.sweep import Member, expand_sweep
 from experiments.shootout import PAIRED, Rows, Seeds, difference, run_members, spread
 from experiments.shootout_cross_tokenizer import last_gates, metrics_of
 from experiments.testbed_student import DATA
@@ -133,7 +133,7 @@ def plan(
     }
     if chosen is not None:
         changes["sweep.variants"] = list(chosen)
-    members = expand(RECIPE, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
+    members = expand_sweep(RECIPE, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
     return [replace(member, name=f"{task}-{member.name}") for member in members]
 
 

@@ -21,7 +21,7 @@ from benchmarks.markdown import markdown_table
 from benchmarks.stopwatch import machine
 from distilvec.config.schema import Recipe
 from distilvec.pipeline.opened_run import Run
-from distilvec.verbs.run.sweep import expand
+from distilvec.verbs.run.sweep import expand_sweep
 from experiments.shootout import Rows, run_members, spread
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "sweeps" / "levers.yaml"
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--recipe", type=Path, default=RECIPE)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes of the recipe")
     arguments = parser.parse_args()
-    members = sorted(expand(arguments.recipe, arguments.overrides), key=lambda member: member.recipe.train.seed)
+    members = sorted(expand_sweep(arguments.recipe, arguments.overrides), key=lambda member: member.recipe.train.seed)
     print(levers_table(run_members(members, arguments.out, arguments.json, {"machine": machine()}, rows_of)))
 
 

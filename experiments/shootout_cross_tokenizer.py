@@ -33,7 +33,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.run import run
 from distilvec.train.metrics import read_metrics
-from distilvec.verbs.run.sweep import Member, expand
+from distilvec.verbs.run.sweep import Member, expand_sweep
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables, one_input_table
 from experiments.shootout import Rows, last_values, run_members
 from experiments.testbed_student import DATA, make_student
@@ -166,7 +166,7 @@ def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, chosen:
     texts = last_values([*(f"{key}={json.dumps(value)}" for key, value in changes.items()), *chosen.overrides])
     found = []
     for recipe in (SWEEPS[name] for name in chosen.sweeps):
-        for member in expand(recipe, texts):
+        for member in expand_sweep(recipe, texts):
             if task != FORMS_ON and member.group not in (*METHODS, *ALSO_ON.get(task, ())):
                 continue
             more = []
@@ -176,10 +176,12 @@ def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, chosen:
                 more = ["method.options={on: hidden}"]
             if more:
                 only = [*texts, f"sweep.seeds=[{member.recipe.train.seed}]", *more]
-                (member,) = expand(recipe, last_values(only), member.group)
+                (member,) = expand_sweep(recipe, last_values(only), member.group)
             found.append(member)
     if task in JOINT and "cross_tokenizer" in chosen.sweeps:
-        found += expand(SWEEPS["cross_tokenizer"], last_values([*texts, "student.model=all-MiniLM-L6-v2"]), TRAINED)
+        found += expand_sweep(
+            SWEEPS["cross_tokenizer"], last_values([*texts, "student.model=all-MiniLM-L6-v2"]), TRAINED
+        )
     return [replace(member, name=f"{task}-{member.name}") for member in found]
 
 

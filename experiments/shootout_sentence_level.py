@@ -26,7 +26,7 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import averages, with_protocol
 from distilvec.pipeline.opened_run import Run
-from distilvec.verbs.run.sweep import Member, expand
+from distilvec.verbs.run.sweep import Member, expand_sweep
 from experiments.sentence_level import shootout_tables
 from experiments.shootout import last_values, run_members
 
@@ -78,9 +78,9 @@ def plan(recipe: Path, quick: bool, overrides: list[str]) -> list[Member]:
     tree = recipes.read_tree(recipe)
     methods, seeds = tree["sweep"]["variants"], tree["sweep"]["seeds"]
     if quick:
-        return expand(recipe, last_values([*QUICK, *overrides, f"sweep.seeds={seeds[:1]}"]))
+        return expand_sweep(recipe, last_values([*QUICK, *overrides, f"sweep.seeds={seeds[:1]}"]))
     names = json.dumps([*methods, *(name for name in tree["variants"] if name not in methods)])
-    members = expand(recipe, last_values([f"sweep.variants={names}", *overrides]))
+    members = expand_sweep(recipe, last_values([f"sweep.variants={names}", *overrides]))
     return sorted(members, key=lambda member: member.recipe.train.seed)
 
 

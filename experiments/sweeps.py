@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.markdown import markdown_table
 from distilvec.core.files import write_json
 from distilvec.models.load import load_tokenizer
-from distilvec.verbs.compare.results import load_runs
+from distilvec.verbs.compare.results import finished_runs
 from experiments.shootout import PAIRED, difference, spread
 
 OF_TASK, COLUMNS = ("type", "metric", "domain"), ("student", "untrained", "teacher")
@@ -36,7 +36,7 @@ def collected(folders: Sequence[Path]) -> dict[str, Any]:
     """What the finished runs of sweeps recorded."""
     tasks: dict[str, dict[str, Any]] = {}
     rows = []
-    for member in load_runs(folders):
+    for member in finished_runs(folders):
         run = member.run
         student, training = run.record.student, run.record.training
         assert student is not None and training is not None

@@ -46,7 +46,7 @@ from distilvec.train.checkpoint import load_objective
 from distilvec.train.distillation import Distillation, seed_step
 from distilvec.train.metrics import read_metrics
 from distilvec.train.optimizer import freeze_others
-from distilvec.verbs.compare.results import distinct_names, load_runs
+from distilvec.verbs.compare.results import distinct_names, finished_runs
 from experiments.sharpness import curvature
 
 SHARPNESS = "sharpness.json"
@@ -218,9 +218,9 @@ def measure_runs(
 ) -> list[dict[str, Any]]:
     """Return every run's sharpness.json with its `folder` and the chosen points; missing ones are measured.
 
-    Errors: DistilvecError as `load_runs` and `Measurement`, before anything is measured.
+    Errors: DistilvecError as `finished_runs` and `Measurement`, before anything is measured.
     """
-    runs = load_runs(folders)
+    runs = finished_runs(folders)
     names = distinct_names(runs)
     measurements = {name: Measurement(member.run, settings) for name, member in zip(names, runs, strict=True)}
     chosen = {name: one.chosen(steps) for name, one in measurements.items()}

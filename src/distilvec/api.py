@@ -36,7 +36,7 @@ from distilvec.verbs.distill.distill import distill as distill
 from distilvec.verbs.evaluate.scores import Scores, score_models
 from distilvec.verbs.export.export import export_model
 from distilvec.verbs.runs.function import runs as runs
-from distilvec.verbs.transplant.transplant import read_texts, stated_languages, transplant_folder
+from distilvec.verbs.transplant.transplant import stated_languages, texts_by_language, transplant_folder
 
 Overrides = Mapping[str, Any]
 Callback = Callable[[int, dict[str, float]], None]
@@ -163,7 +163,7 @@ def transplant(
     named = [f"{language}={path}" if language else str(path) for language, path in files]
     section = recipes.section_of(VocabularySection, "options", {"kind": kind, "size": vocab_size, **(options or {})})
     transplant_folder(
-        model_name(model, root, "model"), section, read_texts(named), Path(output_dir), max_length,
+        model_name(model, root, "model"), section, texts_by_language(named), Path(output_dir), max_length,
         overwrite=overwrite, languages=stated_languages(named),
     )  # fmt: skip
     return load(output_dir, device="cpu")

@@ -16,7 +16,7 @@ from distilvec.config.schema import CorpusSection, SourceSection, TaskSection
 from distilvec.config.yaml_dialect import dump_yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.claim import recipe_inputs
-from distilvec.verbs.run.sweep import expand
+from distilvec.verbs.run.sweep import expand_sweep
 
 MINIMAL = """
 name: mini
@@ -171,7 +171,7 @@ def test_names_stay_inside_their_folder(file, name):
         with pytest.raises(DistilvecError, match=rf"^\[{key}\] "):
             recipe.validate(changed)
     with refused("name"):
-        expand({**tree, "name": name, "sweep": {"seeds": [0]}})
+        expand_sweep({**tree, "name": name, "sweep": {"seeds": [0]}})
 
 
 @pytest.mark.parametrize("text", [*NAMES, "\ud800"])
@@ -187,8 +187,8 @@ def test_a_hidden_file_has_a_label(tmp_path):
 
 def test_members_of_sweeps_stay_inside_their_folder(file):
     tree = {**recipe.resolved_tree(file), "sweep": {"grid": {"method.options.a/../../b": ["../x", "/y"]}}}
-    assert [member.name for member in expand(tree)] == ["-b=x", "-b=y"]
-    long = expand({**tree, "name": "n" * 200})[0].recipe.name
+    assert [member.name for member in expand_sweep(tree)] == ["-b=x", "-b=y"]
+    long = expand_sweep({**tree, "name": "n" * 200})[0].recipe.name
     assert len(long) == 200 and long.startswith("nnn")
 
 
@@ -271,8 +271,8 @@ def test_paths_begin_where_they_were_written(file, tmp_path, elsewhere, key):
     if tree.get("stages"):
         assert recipe.stage_recipes(loaded)["a"].method.name == ours
     file.write_text(dump_yaml({**tree, "variants": {}, "sweep": {"grid": {key: [text]}}}))
-    assert value(expand(file)[0].recipe) == ours
-    assert value(expand(file, [f"sweep={{grid: {{{key}: [{text}]}}}}"])[0].recipe) == theirs
+    assert value(expand_sweep(file)[0].recipe) == ours
+    assert value(expand_sweep(file, [f"sweep={{grid: {{{key}: [{text}]}}}}"])[0].recipe) == theirs
     recipe.set_key(tree, key, text)
     file.write_text(dump_yaml({**tree, "variants": {}}))
     assert value(recipe.load(file)) == ours
@@ -380,7 +380,7 @@ def test_a_named_student_of_every_run_of_a_sweep_stays_whole(file, capsys):
     tree = {**recipe.read_tree(file), "student": {"model": "teacher", "layers": 2}}
     tree["sweep"] = {"seeds": [0, 1], "grid": {"train.batch_size": [8, 16]}}
     file.write_text(dump_yaml({**tree, "variants": {}}))
-    members = expand(file, ["student.model=runs/small"])
+    members = expand_sweep(file, ["student.model=runs/small"])
     assert [(one.recipe.student.model, one.recipe.student.layers) for one in members] == [("runs/small", None)] * 4
     assert {one.recipe.train.batch_size for one in members} == {8, 16}
 

@@ -12,7 +12,7 @@ import distilvec
 from distilvec.core.files import scratch
 from distilvec.core.run_folder import FORMAT, RunFolder
 from distilvec.pipeline.claim import own_folder, refuse_foreign
-from distilvec.verbs.compare.results import load_runs
+from distilvec.verbs.compare.results import finished_runs
 from distilvec.verbs.run.sweep import read_sweep
 
 
@@ -61,7 +61,7 @@ def test_a_folder_of_another_format_is_refused(tmp_path):
     run.marker.write_text(json.dumps(marker | {"format": FORMAT + 1}))
     with refused("--out", f"format is {FORMAT + 1}"):
         own_folder(run, restart=True)
-    for read in (distilvec.result, read_sweep, lambda path: load_runs([path])):
+    for read in (distilvec.result, read_sweep, lambda path: finished_runs([path])):
         with refused("run folder", f"format is {FORMAT + 1}"):
             read(run.path)
     (info,) = distilvec.runs(tmp_path)

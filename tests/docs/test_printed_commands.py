@@ -27,7 +27,7 @@ from distilvec.teachers.cache.journal import JOURNAL, read_journal
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.verbs.demo import demo
 from distilvec.verbs.demo.demo import find_runtime
-from distilvec.verbs.run.sweep import expand, run_sweep
+from distilvec.verbs.run.sweep import expand_sweep, run_sweep
 
 CODE = re.compile(r"<pre id=\"code-(?:load-the-student|predict|next)\"[^>]*><code>(.*?)</code></pre>", re.DOTALL)
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -160,7 +160,7 @@ def test_a_damaged_cache_names_the_command_that_repairs_it(folder, monkeypatch, 
 
 
 def test_a_sweep_names_the_command_that_compares_its_other_runs(tiny_recipe, folder):
-    members = expand({**tiny_recipe().model_dump(mode="json"), "sweep": {"seeds": [0, 1]}})
+    members = expand_sweep({**tiny_recipe().model_dump(mode="json"), "sweep": {"seeds": [0, 1]}})
 
     def runner(recipe, place):
         if recipe.train.seed == 1:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distilvec.verbs.run.sweep import expand
+from distilvec.verbs.run.sweep import expand_sweep
 from experiments.result_students import TITLES, distances_table, students_table, tasks_table
 from experiments.untouched import TITLE, Untouched
 
@@ -97,5 +97,5 @@ def test_without_its_students_a_table_is_empty(names):
 
 
 def test_every_student_of_the_recipe_has_a_title():
-    members = expand(RECIPE, [])
+    members = expand_sweep(RECIPE, [])
     assert [member.name.split(",")[0] for member in members] == list(TITLES)

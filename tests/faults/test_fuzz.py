@@ -18,13 +18,13 @@ from distilvec.config.builtin import recipe_folder
 from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.suite import read_suite
-from distilvec.verbs.run.sweep import expand
+from distilvec.verbs.run.sweep import expand_sweep
 from faults.harness import LONGEST_MESSAGE
 
 FOLDER = recipe_folder()
 SEEDS = {
     "load": ["quickstart.yaml", "small_english.yaml", "distillmoe.yaml", "baselines/jasper.yaml", "baselines/cdm.yaml"],
-    "expand": ["sweeps/pooling.yaml", "sweeps/sentence_level.yaml", "sweeps/data_mix.yaml"],
+    "expand_sweep": ["sweeps/pooling.yaml", "sweeps/sentence_level.yaml", "sweeps/data_mix.yaml"],
     "suite": ["suites/sentence_level.yaml", "suites/cranfield.yaml"],
 }
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml, where installed
@@ -233,9 +233,9 @@ def test_recipes(tmp_path, tree, changes):
 
 
 @settings(FEW, max_examples=130 * TIMES)
-@given(tree=damaged("expand"), changes=overrides, variant=st.sampled_from([None, "x", "\ud800"]))
+@given(tree=damaged("expand_sweep"), changes=overrides, variant=st.sampled_from([None, "x", "\ud800"]))
 def test_sweeps(tree, changes, variant):
-    refused_clearly(expand, tree, changes, variant)
+    refused_clearly(expand_sweep, tree, changes, variant)
 
 
 @settings(FEW, max_examples=100 * TIMES)
@@ -244,7 +244,7 @@ def test_suites(tmp_path, tree):
     refused_clearly(read_suite, written(tmp_path, tree))
 
 
-@pytest.mark.parametrize("read", [recipes.load, expand, read_suite])
+@pytest.mark.parametrize("read", [recipes.load, expand_sweep, read_suite])
 @settings(FEW, max_examples=50 * TIMES)
 @given(text=yaml_texts())
 def test_texts(tmp_path, read, text):

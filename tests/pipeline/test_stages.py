@@ -35,7 +35,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
 from distilvec.verbs.plan.plan import make_plan
-from distilvec.verbs.run.sweep import expand
+from distilvec.verbs.run.sweep import expand_sweep
 from experiments.sharpness.landscape import Landscapes
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -491,7 +491,7 @@ def test_overrides_reach_the_stages_and_their_own_settings_win(staged, tmp_path)
 def test_members_of_a_sweep(staged, tmp_path):
     tree = staged().model_dump(mode="json")
     tree |= {"sweep": {"grid": {"train.weight_decay": [0.0, 0.1]}, "seeds": [3]}}
-    members = expand(tree)
+    members = expand_sweep(tree)
     assert [[r.train.weight_decay for r in recipes.stage_recipes(member.recipe).values()] for member in members] == [
         [0.0] * 2,
         [0.1] * 2,

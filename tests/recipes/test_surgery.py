@@ -13,7 +13,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.prepare import fill_cache
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
-from distilvec.verbs.run.sweep import expand
+from distilvec.verbs.run.sweep import expand_sweep
 
 RECIPE, SWEEP = recipe_file("offline_cosine"), recipe_file("tokenizers")
 SIZE = 85
@@ -69,7 +69,8 @@ def test_the_full_run_is_the_papers():
     assert limits.pop("wikipedia-tr") == limits.pop("wikipedia-en") == 100_000
     assert len(limits) == 38 and set(limits.values()) == {10_000}
     pair = [
-        member.recipe for member in expand(recipe_file("vocabulary_size"), ["sweep.variants=[hybrid-128k,hybrid-64k]"])
+        member.recipe
+        for member in expand_sweep(recipe_file("vocabulary_size"), ["sweep.variants=[hybrid-128k,hybrid-64k]"])
     ]
     assert [one.student for one in pair] == [full.student, small.student]
     assert all(one.corpus == full.corpus for one in pair)

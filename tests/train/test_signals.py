@@ -14,7 +14,7 @@ from distilvec.pipeline.run import run
 from distilvec.train.checkpoint import read_checkpoint
 from distilvec.train.signals import stop_on_signals
 from distilvec.train.trainer import Trainer
-from distilvec.verbs.run.sweep import expand, run_sweep
+from distilvec.verbs.run.sweep import expand_sweep, run_sweep
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 
@@ -36,7 +36,7 @@ def test_a_stopped_run_keeps_the_signals_number(tiny_recipe, tmp_path, monkeypat
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     tree = tiny_recipe().model_dump(mode="json") | {"sweep": {"seeds": [0, 1]}}
     with pytest.raises(Stopped):
-        run_sweep(expand(tree), tmp_path / "sweep")
+        run_sweep(expand_sweep(tree), tmp_path / "sweep")
     assert not (tmp_path / "sweep" / "seed=1").exists()
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
@@ -73,7 +73,7 @@ def test_a_sweep_ends_where_a_signal_came_and_the_checkpoint_failed(tiny_recipe,
     monkeypatch.setattr(Trainer, "_checkpoint", full)
     tree = tiny_recipe().model_dump(mode="json") | {"sweep": {"seeds": [0, 1]}}
     with pytest.raises(Stopped, match="space") as stopped:
-        run_sweep(expand(tree), tmp_path / "sweep")
+        run_sweep(expand_sweep(tree), tmp_path / "sweep")
     assert stopped.value.number == signal.SIGTERM
     assert not (tmp_path / "sweep" / "seed=1").exists()
 

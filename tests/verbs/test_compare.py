@@ -20,7 +20,7 @@ from distilvec.report.comparison import differences_table, leaderboard
 from distilvec.report.scores import complete_averages
 from distilvec.report.verdicts import make_verdict
 from distilvec.verbs.compare.compare import compare_runs
-from distilvec.verbs.compare.results import load_runs
+from distilvec.verbs.compare.results import finished_runs
 
 ROWS = 60
 
@@ -90,7 +90,7 @@ def write_run(tmp_path):
 
 def row_scores(folder, column):
     """The scores of a run's model as a report reads them."""
-    return load_runs([folder])[0].run.scores[column]
+    return finished_runs([folder])[0].run.scores[column]
 
 
 def row_of(comparison, name):
@@ -164,7 +164,7 @@ def test_a_sweep_gives_its_groups(write_run, tmp_path):
     both = compare_runs([single, tmp_path / "sweep", tmp_path / "sweep" / "lr=1,seed=0"])
     assert {row.run: row.seeds for row in both.rows} == {"single": 1, "lr=1": 2, "lr=2": 2}
     assert any("from 1 to 2 seeds" in note for note in both.notes)
-    alone = load_runs([tmp_path / "sweep" / "lr=1,seed=1"])
+    alone = finished_runs([tmp_path / "sweep" / "lr=1,seed=1"])
     assert [(run.name, run.seed) for run in alone] == [("lr=1", 1)]
 
 
@@ -559,16 +559,16 @@ def test_folders_that_are_no_runs(write_run, tmp_path):
     RunFolder(tmp_path / "empty").make()
     for place in ("empty", "absent"):
         with pytest.raises(DistilvecError, match=rf"^\[run folder\] .*{place}: neither"):
-            load_runs([tmp_path / place])
+            finished_runs([tmp_path / place])
     with refused("run folder"):
         compare_runs([])
     (tmp_path / "empty" / "recipe.yaml").write_text("name: x")
     with pytest.raises(DistilvecError, match="has not finished"):
-        load_runs([tmp_path / "empty"])
+        finished_runs([tmp_path / "empty"])
     entry = {"name": "a", "group": "a", "folder": "a", "state": "pending"}
     RunFolder(tmp_path / "empty").sweep.write_text(json.dumps({"members": [entry]}))
     with pytest.raises(DistilvecError, match=r"^\[run folder\] .*none of the sweep's 1 "):
-        load_runs([tmp_path / "empty"])
+        finished_runs([tmp_path / "empty"])
 
 
 def test_damaged_files_are_named(write_run):

@@ -24,7 +24,7 @@ from distilvec.pipeline.run import run
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.trainer import Trainer
 from distilvec.verbs.compare.compare import compare_runs
-from distilvec.verbs.run.sweep import expand, load_runs, read_sweep, run_sweep
+from distilvec.verbs.run.sweep import expand_sweep, load_runs, read_sweep, run_sweep
 
 RECIPE = """
 name: mini
@@ -54,7 +54,7 @@ def sweep_of(tiny_recipe):
     """The members of a sweep on the tiny recipe, with no part of the report beside the scores."""
 
     def make(sweep, **changes):
-        return expand({**tiny_recipe(evaluation__parts=[], **changes).model_dump(mode="json"), "sweep": sweep})
+        return expand_sweep({**tiny_recipe(evaluation__parts=[], **changes).model_dump(mode="json"), "sweep": sweep})
 
     return make
 
@@ -66,7 +66,7 @@ GRID = {"grid": {"student.pooling": ["mean", "cls"]}, "seeds": [0, 1]}
 
 
 def test_members_are_the_product(file, tmp_path):
-    members = expand(file, ["train.epochs=2"])
+    members = expand_sweep(file, ["train.epochs=2"])
     assert len(members) == 2 * 2 * 2 * 3 == len({member.name for member in members})
     by_name = {member.name: member for member in members}
     one = by_name["short,batch_size=32,pooling=cls,seed=1"]
@@ -95,7 +95,7 @@ def _without_sweep(file: Path) -> Path:
 
 def test_groups_differ_by_seed_only(file):
     groups: dict[str, list] = {}
-    for member in expand(file):
+    for member in expand_sweep(file):
         tree = member.recipe.model_dump(mode="json")
         tree.pop("name")
         groups.setdefault(member.group, []).append((tree["train"].pop("seed"), tree))
@@ -105,10 +105,10 @@ def test_groups_differ_by_seed_only(file):
 
 
 def test_one_variant_or_another_sweep_by_override(file):
-    assert {member.recipe.student.max_length for member in expand(file, variant="long")} == {512}
-    assert [member.name for member in expand(file, ["sweep={seeds: [3, 4]}"])] == ["seed=3", "seed=4"]
-    assert {member.group for member in expand(file, ["sweep={seeds: [3, 4]}"])} == {"mini"}
-    assert {member.recipe.train.seed for member in expand(file, ["sweep.seeds=[7]"])} == {7}
+    assert {member.recipe.student.max_length for member in expand_sweep(file, variant="long")} == {512}
+    assert [member.name for member in expand_sweep(file, ["sweep={seeds: [3, 4]}"])] == ["seed=3", "seed=4"]
+    assert {member.group for member in expand_sweep(file, ["sweep={seeds: [3, 4]}"])} == {"mini"}
+    assert {member.recipe.train.seed for member in expand_sweep(file, ["sweep.seeds=[7]"])} == {7}
 
 
 def test_names_are_safe_short_and_distinct(file):
@@ -121,7 +121,7 @@ def test_names_are_safe_short_and_distinct(file):
         "corpus.sources.0.limit": [10],
         "train.learning_rate": [1e-5],
     }
-    names = [member.name for member in expand(file, [f"sweep={json.dumps({'grid': grid})}"])]
+    names = [member.name for member in expand_sweep(file, [f"sweep={json.dumps({'grid': grid})}"])]
     assert len(names) == 16 == len({name.casefold() for name in names})
     assert all(len(name.encode()) < 200 and not set(name) & set('/\\:*?"<>| \n') for name in names)
     assert (
@@ -133,7 +133,7 @@ def test_names_are_safe_short_and_distinct(file):
 
 def test_no_run_is_named_like_the_sweeps_own_folder(file):
     file.write_text(RECIPE.replace("long", "Details"))
-    names = [member.name for member in expand(file, ["sweep={variants: [Details, short]}"])]
+    names = [member.name for member in expand_sweep(file, ["sweep={variants: [Details, short]}"])]
     assert names == ["Details-2", "short"]
 
 
@@ -166,21 +166,21 @@ def test_no_run_is_named_like_the_sweeps_own_folder(file):
 )
 def test_mistakes_are_named(file, sweep, message):
     with pytest.raises(DistilvecError, match=message):
-        expand(file, [f"sweep={json.dumps(sweep)}"])
+        expand_sweep(file, [f"sweep={json.dumps(sweep)}"])
 
 
 def test_a_recipe_without_a_sweep_and_overrides_that_fight_it(file):
     single = load_runs(_without_sweep(file))
     assert not single.is_sweep and [member.recipe for member in single.members] == [recipes.load(_without_sweep(file))]
-    assert load_runs(file).members == expand(file) and load_runs(file).is_sweep
+    assert load_runs(file).members == expand_sweep(file) and load_runs(file).is_sweep
     assert load_runs(_without_sweep(file), ["sweep.seeds=[1]"]).is_sweep
     with refused("sweep"):
-        expand(_without_sweep(file))
+        expand_sweep(_without_sweep(file))
     for override in ("train.batch_size=8", "train.seed=3", "student={model: teacher}"):
         with pytest.raises(DistilvecError, match=r"the sweep varies (train|student)"):
-            expand(file, [override])
+            expand_sweep(file, [override])
     with pytest.raises(DistilvecError, match="key=value"):
-        expand(file, ["train.epochs"])
+        expand_sweep(file, ["train.epochs"])
 
 
 def test_a_variant_may_change_the_sweep(file):
@@ -217,12 +217,12 @@ def test_no_override_or_grid_undoes_what_a_listed_variant_sets(file, changes, ov
     file.write_text(yaml.safe_dump(tree))
     key = override.split("=")[0]
     with refused(key, "other"):
-        expand(file, [override])
-    assert len(expand(file, [override, "sweep.variants=[other]"])) == 1
+        expand_sweep(file, [override])
+    assert len(expand_sweep(file, [override, "sweep.variants=[other]"])) == 1
     value = yaml.safe_load(override.split("=")[1])
     with refused(key, "other"):
-        expand(file, [f"sweep.grid={json.dumps({key: [value]})}"])
-    assert len(expand(file, ["train.epochs=1"])) == 2
+        expand_sweep(file, [f"sweep.grid={json.dumps({key: [value]})}"])
+    assert len(expand_sweep(file, ["train.epochs=1"])) == 2
 
 
 def test_a_section_of_a_variant_leaves_other_keys_open(file):
@@ -230,14 +230,14 @@ def test_a_section_of_a_variant_leaves_other_keys_open(file):
     tree["variants"] = {"long": {"train.seed": 5}, "deep": {"student": {"model": "teacher", "layers": 2}}}
     tree["sweep"] = {"variants": ["long", "deep"]}
     file.write_text(yaml.safe_dump(tree))
-    assert {member.recipe.student.max_length for member in expand(file, ["student.max_length=64"])} == {64}
+    assert {member.recipe.student.max_length for member in expand_sweep(file, ["student.max_length=64"])} == {64}
 
 
 @pytest.mark.parametrize(
     "path", [path for path in recipe_files() if "sweep" in recipes.read_tree(path)], ids=lambda path: path.stem
 )
 def test_built_in_sweeps_expand(path):
-    members = expand(path)
+    members = expand_sweep(path)
     assert len(members) >= 2 and path.stem == recipes.read_tree(path)["name"]
     held_out = {
         repr(recipe.task) if recipe.corpus is None else recipe.corpus.validation_rows
@@ -321,9 +321,9 @@ def test_a_method_of_ones_own_in_a_sweep_is_named_by_its_file(tiny_recipe, tmp_p
     tree["sweep"] = {"variants": ["redact", "mine"]}
     recipe = tmp_path / "recipes" / "methods.yaml"
     recipe.write_text(yaml.safe_dump(tree))
-    run_sweep(expand(recipe), tmp_path / "methods")
+    run_sweep(expand_sweep(recipe), tmp_path / "methods")
     second = ["sweep.variants=[redact]", f"method.name={tmp_path / 'recipes' / 'mine.py'}"]
-    run_sweep(expand(recipe, second), tmp_path / "own")
+    run_sweep(expand_sweep(recipe, second), tmp_path / "own")
     compared = compare_runs([tmp_path / "methods"])
     assert {row.run: row.method for row in compared.rows} == {"redact": "redact", "mine": "mine"}
     steps = {row.run: row.steps for row in compared.rows}

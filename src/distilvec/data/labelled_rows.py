@@ -41,7 +41,7 @@ _ARRAY = re.compile(r"\[[\d.\s]*\]")  # [0 1 0]
 
 
 @dataclass(frozen=True)
-class Columns:
+class LabelColumns:
     """The columns that are read: one of texts, or two of pairs, and one of labels, or one of 0 and 1 for each label."""
 
     texts: tuple[str, ...]
@@ -70,7 +70,7 @@ class LabelledTexts:
     """
 
     name: str
-    columns: Columns
+    columns: LabelColumns
     several: bool
     rows: list[LabelledText]
     marked: Sequence[str] | None = None
@@ -93,7 +93,7 @@ def read_labelled(
     else:
         located = _python_rows(source)
 
-    columns: Columns | None = None
+    columns: LabelColumns | None = None
     split = SPLIT
 
     def choose(names: list[str]) -> Sequence[str]:
@@ -208,7 +208,7 @@ def chosen_rows(
         yield where, only_columns(row, columns, optional)
 
 
-def choose_columns(names: Sequence[str], text: Sequence[str], label: Sequence[str], place: str) -> Columns:
+def choose_columns(names: Sequence[str], text: Sequence[str], label: Sequence[str], place: str) -> LabelColumns:
     """The columns of the stated names, or the first usual ones of `names`. DistilvecError if there are none."""
     if len(text) > 2:
         problem = f"found {len(text)} columns of texts; a row is one text, or a pair."
@@ -223,14 +223,14 @@ def choose_columns(names: Sequence[str], text: Sequence[str], label: Sequence[st
         fix = f"Name it, or all columns of 0 and 1 that stand for a label each. Found {some_of(names)}."
         raise DistilvecError(f"{place}: which column has the labels?", fix, key="label")
     if text:
-        return Columns(tuple(text), label)
+        return LabelColumns(tuple(text), label)
     for pair in PAIR_NAMES:
         if all(usual in by_lower for usual in pair):
-            return Columns(tuple(by_lower[usual] for usual in pair), label)
+            return LabelColumns(tuple(by_lower[usual] for usual in pair), label)
     text_column = next((by_lower[usual] for usual in TEXT_NAMES if usual in by_lower), None)
     if text_column is None:
         raise DistilvecError(f"{place}: which column has the texts?", f"Found {some_of(names)}.", key="text")
-    return Columns((text_column,), label)
+    return LabelColumns((text_column,), label)
 
 
 def _python_rows(source: Iterable[Any]) -> Iterator[LocatedRow]:

@@ -19,7 +19,7 @@ from distilvec.core.extras import PACKAGES, install_command, missing_packages
 from distilvec.core.files import folder_bytes, user_cache
 from distilvec.teachers.indexes.stores import STORES
 
-State = Literal["ok", "note", "broken"]
+CheckState = Literal["ok", "note", "broken"]
 GIB = 2**30
 FEWEST_BYTES = 1 * GIB  # below this hardly any run fits: weights, checkpoint, cache
 FEW_BYTES = 10 * GIB
@@ -34,7 +34,7 @@ class Check:
 
     name: str
     value: str
-    state: State = "ok"
+    state: CheckState = "ok"
     fix: str = ""
 
 
@@ -167,7 +167,7 @@ def check_cache() -> list[Check]:
 
     free = shutil.disk_usage(existing_folder(folder)).free
     disk = f"{free / GIB:.1f} GB free for the cache"
-    state: State = "broken" if free < FEWEST_BYTES else "note" if free < FEW_BYTES else "ok"
+    state: CheckState = "broken" if free < FEWEST_BYTES else "note" if free < FEW_BYTES else "ok"
     fix = "" if state == "ok" else "Free some space (docs/run_folder.md lists what may go), or move DISTILVEC_CACHE."
     return [Check("cache", f"{folder}, {size}"), Check("disk", disk, state, fix)]
 

@@ -23,11 +23,11 @@ from distilvec.report.record import read_run_record
 from distilvec.students.task_head import load_head
 from distilvec.train.metrics import Callback
 from distilvec.verbs.classify.command import classify as command
-from distilvec.verbs.classify.plan import check_size, make_plan
+from distilvec.verbs.classify.plan import check_size, plan_classifier
 from distilvec.verbs.classify.recipes import (
     DEFAULT_TEACHER,
     STUDENT_FACTOR,
-    Labels,
+    LabelledTask,
     check_arguments,
     check_cut,
     default_layers,
@@ -39,7 +39,7 @@ from distilvec.verbs.classify.recipes import (
     with_rate,
 )
 from distilvec.verbs.classify.result import Classifier, read_classifier
-from distilvec.verbs.classify.split import Split, read_and_split, refuse_learned_rows, split_files, write_split
+from distilvec.verbs.classify.split import SplitRows, read_and_split, refuse_learned_rows, split_files, write_split
 
 
 @plain_errors()
@@ -115,7 +115,7 @@ def classify(
     refuse_learned_rows(Path(name), split)
     options = (epochs, seed, trust_remote_code, overrides or {})
     if dry_run:
-        show_table(["", data.name], make_plan(data, split, name, knows_labels, cut, folder, options))
+        show_table(["", data.name], plan_classifier(data, split, name, knows_labels, cut, folder, options))
         return None
 
     inputs = existing_paths(path for path in (file, test, name, cut.get("model")) if isinstance(path, (str, Path)))
@@ -159,7 +159,7 @@ def _student_line(cut: Mapping[str, Any], teacher_layers: int) -> str:
     return Path(cut["model"]).name
 
 
-def has_learned(folder: Path, labels: Labels, classes: Sequence[str]) -> bool:
+def has_learned(folder: Path, labels: LabelledTask, classes: Sequence[str]) -> bool:
     """Whether a model's folder has a head for the same labels, of texts or pairs that are one input."""
     saved = load_head(folder)
     if saved is None:
@@ -179,7 +179,7 @@ def shown_name(model: str) -> str:
     return short_name(model)
 
 
-def _line(data: LabelledTexts, split: Split) -> str:
+def _line(data: LabelledTexts, split: SplitRows) -> str:
     """What is trained and tested on, in one line."""
     texts = " and ".join(data.columns.texts)
     classes = f"{len(split.classes):,} labels ({data.columns.label}) of {texts}, at least {split.fewest:,} rows each"

@@ -28,16 +28,16 @@ from distilvec.verbs.classify.recipes import (
     teacher_recipe,
     whole_cut,
 )
-from distilvec.verbs.classify.split import Split, split_files, write_split
+from distilvec.verbs.classify.split import SplitRows, split_files, write_split
 from distilvec.verbs.plan.plan import Lines, SampleTeacher, measure_stage
 from distilvec.vocabulary.compare import parameter_counts
 
 Options = tuple[int | None, int, bool, Mapping[str, Any]]  # epochs, seed, trust_remote_code, overrides
 
 
-def make_plan(
+def plan_classifier(
     data: LabelledTexts,
-    split: Split,
+    split: SplitRows,
     teacher: str,
     knows_labels: bool,
     cut: Mapping[str, Any],
@@ -77,7 +77,7 @@ def check_size(recipe: Recipe, cut: Mapping[str, Any], folder: Path) -> None:
 
 
 def _lines(
-    data: LabelledTexts, split: Split, teacher_job: Job, student_job: Job, knows_labels: bool, folder: Path
+    data: LabelledTexts, split: SplitRows, teacher_job: Job, student_job: Job, knows_labels: bool, folder: Path
 ) -> Lines:
     teacher_model = untrained_student(teacher_job, fitted=False)
     student_model = untrained_student(student_job, fitted=False)

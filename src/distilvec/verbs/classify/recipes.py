@@ -14,7 +14,7 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.data.labelled_rows import LabelledTexts
 from distilvec.verbs.classify.command import classify as command
-from distilvec.verbs.classify.split import Split
+from distilvec.verbs.classify.split import SplitRows
 
 DEFAULT_TEACHER = "all-MiniLM-L6-v2"  # 22.7 M parameters, as in `quickstart`
 # Of a training on few rows. The teacher begins nearly where it ends; its first layers alone have more to learn.
@@ -28,7 +28,7 @@ STUDENT_FACTOR = 2.5  # a student of a few layers bears a higher rate than its t
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelledTask:
     """The task of both runs: its kind, the folder with the split rows, and what the trainings need to know of them."""
 
     name: str
@@ -43,18 +43,23 @@ class Labels:
         return {**section, "validation_split": "validation"} if self.has_validation else section
 
 
-def describe_labels(data: LabelledTexts, split: Split, folder: Path) -> Labels:
+def describe_labels(data: LabelledTexts, split: SplitRows, folder: Path) -> LabelledTask:
     """The task of both runs."""
     kind: Literal["classification", "multilabel", "pair"] = "classification"
     if data.several:
         kind = "multilabel"
     elif len(data.columns.texts) == 2:
         kind = "pair"
-    return Labels(data.name, kind, folder, len(split.train), bool(split.validation))
+    return LabelledTask(data.name, kind, folder, len(split.train), bool(split.validation))
 
 
 def teacher_recipe(
-    teacher: str, labels: Labels, epochs: int | None, seed: int, trust_remote_code: bool, overrides: Mapping[str, Any]
+    teacher: str,
+    labels: LabelledTask,
+    epochs: int | None,
+    seed: int,
+    trust_remote_code: bool,
+    overrides: Mapping[str, Any],
 ) -> Recipe:
     """The teacher's own backbone with a head, trained on the labels from a logistic regression on."""
     trusted = {"trust_remote_code": True} if trust_remote_code else {}
@@ -76,7 +81,7 @@ def student_recipe(
     teacher: Path,
     teacher_name: str,
     cut: Mapping[str, Any],
-    labels: Labels,
+    labels: LabelledTask,
     epochs: int | None,
     seed: int,
     trust_remote_code: bool,

@@ -25,7 +25,7 @@ TEST_SIZE = 0.2  # share of every label's rows, where nothing else is stated
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitRows:
     """The rows by use, and sentences about what a reader would not expect. `validation` may be empty."""
 
     train: list[LabelledText]
@@ -46,7 +46,7 @@ class Split:
 
 def read_and_split(
     file: Source, text: Sequence[str], label: Sequence[str], test: Source | None, test_size: float | None, seed: int
-) -> tuple[LabelledTexts, Split]:
+) -> tuple[LabelledTexts, SplitRows]:
     """Read the rows and split them."""
     if test is not None and test_size is not None:
         raise DistilvecError("the test rows are those of another file.", "Give the file or a share.", key="test_size")
@@ -62,8 +62,8 @@ def read_and_split(
         return data, split_rows(data, test_data, test_size, seed)
 
 
-def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float | None, seed: int) -> Split:
-    """Split the rows: a test file, else the file's column `split`, else a share of every label, drawn by seed.
+def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float | None, seed: int) -> SplitRows:
+    """SplitRows the rows: a test file, else the file's column `split`, else a share of every label, drawn by seed.
 
     No text of a test row, nor a part of it, is trained on or chosen on, whatever its labels: stated training rows of
     such an origin (data/origins.py) are left out, and rows of one origin are drawn together. A row that is there twice
@@ -115,12 +115,12 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
         raise DistilvecError(problem, "Give training rows with other texts.")
     if not validation:
         train, validation = _draw(train, origins, VALIDATION_SHARE, seed, LEAST_FOR_VALIDATION)
-    split = Split(train, validation, test_rows, notes)
+    split = SplitRows(train, validation, test_rows, notes)
     _check(split, left_out)
     return split
 
 
-def split_files(split: Split, several: bool) -> dict[str, str]:
+def split_files(split: SplitRows, several: bool) -> dict[str, str]:
     """Return train.jsonl, validation.jsonl and test.jsonl by name, with the columns of a recipe's task."""
     files = {}
     for name, rows in {TRAIN: split.train, VALIDATION: split.validation, TEST: split.test}.items():
@@ -152,7 +152,7 @@ def write_split(files: Mapping[str, str], run: RunFolder) -> None:
         write_file(folder / name, content, "out")
 
 
-def refuse_learned_rows(teacher: Path, split: Split) -> None:
+def refuse_learned_rows(teacher: Path, split: SplitRows) -> None:
     """Raise DistilvecError if this teacher is of a run that has trained it, or chosen it, on rows of the test."""
     run = RunFolder.of_student(teacher.resolve())
     if run is None:
@@ -307,7 +307,7 @@ def _draw(
     return [rows[number] for number in others], [rows[number] for number in drawn]
 
 
-def _check(split: Split, left_out: Sequence[LabelledText]) -> None:
+def _check(split: SplitRows, left_out: Sequence[LabelledText]) -> None:
     """DistilvecError for rows of the same labels, and for labels that are to be tested and were not trained on.
 
     `left_out`: training rows whose texts are in the test, which may have been a label's only ones.

@@ -39,12 +39,12 @@ from distilvec.pipeline.opened_run import Run
 from distilvec.report.comparison import Comparison, Difference, Row
 from distilvec.report.record import TrainingRecord
 from distilvec.report.verdicts import Lead
-from distilvec.verbs.compare.results import SeedRun, distinct_names, load_runs, unfinished
+from distilvec.verbs.compare.results import SeedRun, distinct_names, finished_runs, unfinished
 
 Groups = Mapping[str, Sequence[Run]]  # the seeds of a row by its name
 PointsBySeed = dict[int | None, dict[str, float]]  # points by task and average, by seed
 RowValues = dict[str, np.ndarray[Any, Any]]  # of the test rows of a task, float64 [rows], by row of the comparison
-Weights = Mapping[str, float]  # of the tasks in a task's own score, or in an average
+TaskWeights = Mapping[str, float]  # of the tasks in a task's own score, or in an average
 START_OF = {"student": "untrained", "asymmetric": "untrained_asymmetric"}  # the same model before its training
 
 
@@ -54,12 +54,12 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
     `reference` is the name of a row (default: that of the first run). Values are points (x 100), intervals cover
     `LEVEL`, p-values are adjusted (Holm) for the rows that are compared on a task. `retention` is in percent of the
     run's own teacher. `minutes` and `texts` are those of training one seed. Unknown values are None.
-    Errors: DistilvecError as `load_runs`; an unknown reference or column; runs that share no task.
+    Errors: DistilvecError as `finished_runs`; an unknown reference or column; runs that share no task.
     """
     if column not in SCORE_COLUMNS:
         hint = nearest(column, SCORE_COLUMNS) or "."
         raise DistilvecError(f"no column '{column}'{hint} Known: {', '.join(SCORE_COLUMNS)}.", key="column")
-    seed_runs = load_runs(folders)
+    seed_runs = finished_runs(folders)
     if not seed_runs:
         raise DistilvecError(
             "found no run to compare.", "Name the folder of at least one run or sweep.", key="run folder"
@@ -323,7 +323,7 @@ def _row_values(groups: Groups, reference: str, column: str, tasks: Sequence[str
 
 
 def _interval(
-    values: Mapping[str, RowValues], weights: Weights, first: str, second: str, level: float = LEVEL
+    values: Mapping[str, RowValues], weights: TaskWeights, first: str, second: str, level: float = LEVEL
 ) -> Interval | None:
     """Return the interval of a row's difference from another one; None where it cannot be tested."""
     differences = []
@@ -350,7 +350,7 @@ def _same_rows(
 
 
 def _differences(
-    rows: Mapping[str, Row], reference: str, task: str, values: Mapping[str, RowValues], weights: Weights
+    rows: Mapping[str, Row], reference: str, task: str, values: Mapping[str, RowValues], weights: TaskWeights
 ) -> list[Difference]:
     """Return every row's difference from the reference on a task; low, high and p are None if it cannot be tested."""
     differences = []
@@ -374,7 +374,7 @@ def _lead(
     rows: Mapping[str, Row],
     task: str,
     values: Mapping[str, RowValues],
-    weights: Weights,
+    weights: TaskWeights,
     points: Mapping[str, PointsBySeed],
 ) -> Lead:
     """Return the row with the highest mean on a task, and its lead over the row that may still be level with it.

@@ -40,7 +40,7 @@ class SeedRun:
     seed: int | None
 
 
-def load_runs(folders: Sequence[Path]) -> list[SeedRun]:
+def finished_runs(folders: Sequence[Path]) -> list[SeedRun]:
     """Open the finished runs in folders of runs or sweeps, in order; repeated folders count once."""
     runs: dict[Path, SeedRun] = {}
     for folder in map(Path, folders):

@@ -39,6 +39,7 @@ from distilvec.core.hashing import combine
 from distilvec.core.info import UNLIMITED
 from distilvec.core.log import log
 from distilvec.core.similarity import Similarity
+from distilvec.core.vectors import Array
 from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.parity import sample_task
 from distilvec.evaluation.tasks import RetrievalTask
@@ -51,18 +52,17 @@ from distilvec.pipeline.texts import load_tasks
 from distilvec.report.record import RunRecord
 from distilvec.teachers.open import open_teacher
 from distilvec.verbs.export.export import FORMS, export_model
-from distilvec.verbs.transplant.transplant import read_texts
+from distilvec.verbs.transplant.transplant import texts_by_language
 
 ABOUT = "demo.json"
 QUERIES, DOCUMENTS = 50, 2000
 PARTS = ("model", "runtime", "documents", "page")
 _SHOWN = 300  # characters of a document
 _MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Texts:
+class DemoTexts:
     """Documents and prepared queries; `role` chooses the prompt of queries."""
 
     origin: str
@@ -185,17 +185,17 @@ def _int8(model: Path) -> Path:
     return path
 
 
-def _texts(recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None, queries: Path | None) -> Texts:
+def _texts(recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None, queries: Path | None) -> DemoTexts:
     """Read documents and prepared queries."""
     stated_queries = _read(queries, None, "--queries") if queries else None
     if texts:
-        return Texts(texts.name, "query", _read(texts, count, "--texts"), stated_queries or [])
+        return DemoTexts(texts.name, "query", _read(texts, count, "--texts"), stated_queries or [])
     tasks = load_tasks(recipe.evaluation, store, recipe.teacher)
     task = next((candidate for candidate in tasks if isinstance(candidate, RetrievalTask)), None)
     if task is None:
         raise DistilvecError("the run has no retrieval task.", "Give a file of documents with --texts.", key="demo")
     sample = sample_task(task, QUERIES, count)
-    return Texts(
+    return DemoTexts(
         task.name,
         task.query_role,
         [text for text in sample.documents if text.strip()],
@@ -203,7 +203,7 @@ def _texts(recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None,
     )
 
 
-def _embed(recipe: Recipe, texts: Texts) -> tuple[Array, Similarity]:
+def _embed(recipe: Recipe, texts: DemoTexts) -> tuple[Array, Similarity]:
     """Return the teacher's vectors of documents, then of queries, float32 [rows, dim], and its similarity."""
     with open_teacher(recipe.teacher, recipe.train.device) as teacher:
         similarity = teacher.similarity
@@ -223,7 +223,7 @@ def _embed(recipe: Recipe, texts: Texts) -> tuple[Array, Similarity]:
 def _read(path: Path, limit: int | None, key: str) -> list[str]:
     """Read the distinct texts of a file."""
     with set_by({"corpus.sources": key}):
-        texts = chain.from_iterable(read() for read in read_texts([str(path)]).values())
+        texts = chain.from_iterable(read() for read in texts_by_language([str(path)]).values())
         distinct = list(islice(dict.fromkeys(texts), limit))
     if not distinct:
         raise DistilvecError(f"{path} has no texts.", "Give a file of texts.", key=key)
@@ -243,7 +243,7 @@ def _write_page(folder: Path, libraries: Sequence[Path]) -> None:
             shutil.copyfile(path, folder / "runtime" / path.name)
 
 
-def _about(texts: Texts, record: RunRecord, student: SentenceTransformer) -> dict[str, Any]:
+def _about(texts: DemoTexts, record: RunRecord, student: SentenceTransformer) -> dict[str, Any]:
     """Return the content of demo.json."""
     limit = max_length(student)
     return {

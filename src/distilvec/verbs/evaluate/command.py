@@ -46,11 +46,11 @@ def evaluate(
     from dataclasses import asdict
 
     from distilvec.evaluation.suite import suite_paths
-    from distilvec.verbs.evaluate.scores import check_arguments, score_models
+    from distilvec.verbs.evaluate.scores import check_evaluation, score_models
 
     tasks = [] if suite is None else suite_paths(suite)
     check_outputs([("--json", json_file)], [model, teacher, data, *tasks])
-    check_arguments(model, suite, teacher, mteb, benchmark, data, protocol, mixed)
+    check_evaluation(model, suite, teacher, mteb, benchmark, data, protocol, mixed)
     scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, mixed, trust_remote_code)
 
     from distilvec.cli.terminal import show_problems, show_scores

@@ -103,7 +103,7 @@ def score_models(
 
     Failed tasks are `problems`. Errors: DistilvecError for arguments and models that cannot be used.
     """
-    check_arguments(model, suite, teacher, mteb, benchmark, data, protocol, mixed)
+    check_evaluation(model, suite, teacher, mteb, benchmark, data, protocol, mixed)
     samples: Samples = {}  # none of tasks of MTEB, which gives no scores of rows
     if mteb is not None or benchmark is not None:
         names = mteb.split(",") if isinstance(mteb, str) else mteb
@@ -139,7 +139,7 @@ def score_on_suite(
     tasks = load_suite(Path(suite), problems)
     if problems and not tasks:
         return Scores({}, problems), {}
-    with open_columns(model, teacher, mixed, problems, trust_remote_code) as columns:
+    with opened_columns(model, teacher, mixed, problems, trust_remote_code) as columns:
         reference = columns["teacher"][1] if "teacher" in columns else None
         if isinstance(reference, ModelEmbedder):  # suites are scored many times: its vectors are stored, and read again
             reference.keep_in(user_cache(), reference.manifest())
@@ -158,7 +158,7 @@ def score_on_table(
 ) -> tuple[Scores, Samples]:
     """Score a model as the query encoder of a table of vectors or an index, on tasks that are made of its own texts."""
     problems: list[TaskFailure] = []
-    with open_columns(model, table, mixed, problems, trust_remote_code) as columns:
+    with opened_columns(model, table, mixed, problems, trust_remote_code) as columns:
         index = columns["teacher"][1]
         assert isinstance(index, TableEmbedder)
         scores, samples = score_columns(stored_tasks(index, STORED), columns, EmbeddingCache(), problems)
@@ -183,13 +183,13 @@ def score_on_mteb(
     find_tasks(tasks, benchmark)
     problems: list[TaskFailure] = []
     folder = None if data is None else Path(data)
-    with open_columns(model, teacher, mixed, problems, trust_remote_code) as columns:
+    with opened_columns(model, teacher, mixed, problems, trust_remote_code) as columns:
         scores = mteb_scores(columns, tasks, benchmark, folder, cache, problems=problems)
     return Scores(scores, problems)
 
 
 @contextmanager
-def open_columns(
+def opened_columns(
     model: Source, teacher: Source | None, mixed: bool, problems: list[TaskFailure], trust_remote_code: bool
 ) -> Iterator[Columns]:
     """Open the models, each as a column of the table of scores; say before the scores that two have no common space.
@@ -219,7 +219,7 @@ def open_columns(
         yield columns
 
 
-def check_arguments(
+def check_evaluation(
     model: Source,
     suite: str | os.PathLike[str] | None,
     teacher: Source | None,

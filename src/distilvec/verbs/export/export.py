@@ -47,7 +47,7 @@ from distilvec.verbs.export.folders import export_projected, export_router
 
 
 @dataclass(frozen=True)
-class Form:
+class ExportForm:
     """A form: its file below the model's folder, the function that makes it of the fp32 file, its tolerance.
 
     `check_place` refuses a path that has another kind of file.
@@ -66,10 +66,10 @@ def keep_fp32(source: Path, target: Path) -> None:
 
 
 FORMS = {  # names of files as transformers.js, fastembed, TEI and sentence-transformers look for them
-    "onnx": Form("onnx/model.onnx", keep_fp32, Tolerance(0.99999, 0.98, 0.999)),
-    "onnx-fp16": Form("onnx/model_fp16.onnx", to_half, Tolerance(0.999, 0.95, 0.99)),
-    "onnx-int8": Form("onnx/model_quantized.onnx", to_int8, Tolerance(0.99, 0.8, 0.97)),
-    "openvino": Form(
+    "onnx": ExportForm("onnx/model.onnx", keep_fp32, Tolerance(0.99999, 0.98, 0.999)),
+    "onnx-fp16": ExportForm("onnx/model_fp16.onnx", to_half, Tolerance(0.999, 0.95, 0.99)),
+    "onnx-int8": ExportForm("onnx/model_quantized.onnx", to_int8, Tolerance(0.99, 0.8, 0.97)),
+    "openvino": ExportForm(
         "openvino/openvino_model.xml", to_openvino, Tolerance(0.9999, 0.98, 0.999), "openvino", check_openvino_place
     ),
 }

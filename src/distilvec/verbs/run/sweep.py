@@ -68,7 +68,7 @@ class Runs:
 def load_runs(path: Path, overrides: Sequence[str] = (), variant: str | None = None) -> Runs:
     """Read a recipe file once and return its runs, at least one; sweep=null leaves a single one.
 
-    Errors as `expand` and `config.recipe.load`.
+    Errors as `expand_sweep` and `config.recipe.load`.
     """
     tree = recipes.read_tree(path)
     scratch = copy.deepcopy(tree)
@@ -79,7 +79,9 @@ def load_runs(path: Path, overrides: Sequence[str] = (), variant: str | None = N
     return Runs([Member(recipe.name, recipe.name, recipe)], is_sweep=False)
 
 
-def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), variant: str | None = None) -> list[Member]:
+def expand_sweep(
+    source: Path | Mapping[str, Any], overrides: Sequence[str] = (), variant: str | None = None
+) -> list[Member]:
     """Return the runs of a recipe's sweep, in the order variants, grid (last key fastest), seeds.
 
     `source` is a recipe file, or its tree (relative paths then start in the current folder). `overrides` are
@@ -89,15 +91,15 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     if isinstance(source, Path):
         return _expand_file(recipes.read_tree(source), source, overrides, variant)
     tree = copy.deepcopy(dict(source))
-    return _expand(resolve_tree(tree, Path.cwd(), Recipe), "the recipe", "sweep", overrides, variant)
+    return _expand_sweep(resolve_tree(tree, Path.cwd(), Recipe), "the recipe", "sweep", overrides, variant)
 
 
 def _expand_file(tree: dict[str, Any], path: Path, overrides: Sequence[str], variant: str | None) -> list[Member]:
     tree = resolve_tree(tree, path.parent.resolve(), Recipe)
-    return _expand(tree, str(path), path.stem, overrides, variant)
+    return _expand_sweep(tree, str(path), path.stem, overrides, variant)
 
 
-def _expand(
+def _expand_sweep(
     tree: dict[str, Any], origin: str, stem: str, overrides: Sequence[str], variant: str | None
 ) -> list[Member]:
     known_variants = recipes.take_variants(tree, origin)

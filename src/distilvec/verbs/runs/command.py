@@ -41,15 +41,15 @@ def cells(run: RunInfo, root: Path) -> list[str]:
     return [
         run.folder.name if run.folder == root else str(run.folder.relative_to(root)),
         run.state_text,
-        number(run.score, "{:.1f}"),
-        number(run.retention, "{:.1f}"),
-        number(run.overlap, "{:.2f}"),
+        number_or_dash(run.score, "{:.1f}"),
+        number_or_dash(run.retention, "{:.1f}"),
+        number_or_dash(run.overlap, "{:.2f}"),
         "-" if run.parameters is None else f"{run.parameters / 1e6:.1f} M",
         f"{run.bytes / 1e6:,.0f} MB",
         f"{run.changed.astimezone():%Y-%m-%d %H:%M}",
     ]
 
 
-def number(value: float | None, form: str) -> str:
+def number_or_dash(value: float | None, form: str) -> str:
     """Return a number as text."""
     return "-" if value is None else form.format(value)

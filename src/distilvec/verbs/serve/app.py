@@ -229,7 +229,7 @@ def parse(body: bytes, model: ServedModel, limits: Limits) -> EmbeddingsRequest:
     return request
 
 
-def read_texts(model: ServedModel, prompted: list[str], truncate: bool) -> tuple[list[str], int]:
+def readable_texts(model: ServedModel, prompted: list[str], truncate: bool) -> tuple[list[str], int]:
     """The texts as far as the model reads them, and their tokens.
 
     RequestError if one is too long and must not be cut, or has a token without a vector.
@@ -265,7 +265,7 @@ def answer(vectors: Vectors, request: EmbeddingsRequest, model: ServedModel, tok
 
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 
 
 def make_app(
@@ -367,7 +367,7 @@ class _Endpoints:
 
     async def embed(self, model: ServedModel, prompted: list[str], truncate: bool) -> tuple[Vectors, int]:
         """The vectors of texts, and their tokens."""
-        texts, tokens = await self.aside(read_texts, model, prompted, truncate)
+        texts, tokens = await self.aside(readable_texts, model, prompted, truncate)
         return await self.batchers[model].vectors(texts), tokens
 
     async def models(self, request: Request) -> Response:
@@ -423,7 +423,7 @@ class _Endpoints:
         return handle
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+async def while_connected(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
     """The result of `work`, which is cancelled when the client goes. Errors: ClientDisconnect; those of `work`."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(request.receive())  # the body is read: the next message is the end

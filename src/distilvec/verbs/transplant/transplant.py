@@ -52,12 +52,12 @@ CARD = """---
 
 # {title} with another vocabulary
 
-Made by `distilvec transplant`: {before:,} tokens became {tokens:,}{rank}.
+Transplanted by `distilvec transplant`: {before:,} tokens became {tokens:,}{rank}.
 Every weight but the embedding table is that of the original; nothing was trained. `vocabulary.json` has the details.
 """
 
 
-def read_texts(
+def texts_by_language(
     sources: Sequence[str], columns: Sequence[str] | None = None, limit: int | None = None
 ) -> dict[str, Texts]:
     """Return readers of texts by language, from FILE or LANGUAGE=FILE; a file without language goes by its name."""
@@ -175,13 +175,13 @@ def transplant_folder(
 
     def write_extra_files(folder: Path) -> None:
         write_json(folder / FIGURES, record, key="--out")
-        draw_vocabulary(folder / PAGE, vocabulary_report(record, name, out))
+        draw_vocabulary(folder / PAGE, transplant_report(record, name, out))
 
     save_student(made.model, out, record, _card(name, record, languages), write_extra_files, "--out", _sample(read))
     return record
 
 
-def vocabulary_report(record: Mapping[str, Any], teacher: str, out: Path) -> Report:
+def transplant_report(record: Mapping[str, Any], teacher: str, out: Path) -> Report:
     """Return the report of `transplant_folder`'s record: size and tokens first, then what to do next."""
     vocabulary = from_json(VocabularyChange, record["compared"])
     report = Report(name=out.name, vocabulary=vocabulary, folder=str(out))
@@ -253,7 +253,7 @@ def _make(
     max_length: int | None,
     rank: int | None,
     budget: int | None,
-) -> Made:
+) -> Transplanted:
     """Return the model with its vocabulary, and with a factorized table of this rank or within this budget."""
     if budget is not None:
         return within_budget(model, lambda section: choose(section, pieces, texts), section, texts, budget, max_length)
@@ -263,7 +263,7 @@ def _make(
     changed, rows = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
     if rank is not None:
         changed = with_rank(changed, rank, some_of_each(texts, TEXTS))
-    return Made(changed, chosen, rows, rank)
+    return Transplanted(changed, chosen, rows, rank)
 
 
 def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dict[str, Texts]) -> dict[str, Any]:
@@ -301,7 +301,7 @@ Make = Callable[[VocabularySection], Vocabulary]
 
 
 @dataclass(frozen=True)
-class Made:
+class Transplanted:
     """A model with another vocabulary, and with a factorized table if it has a rank.
 
     `distance`: mean distance of its vectors to the old model's on the first texts; None without a budget.
@@ -343,7 +343,7 @@ def within_budget(
     texts: dict[str, Texts],
     parameters: int,
     max_length: int | None,
-) -> Made:
+) -> Transplanted:
     """Return the rank and tokens of at most `parameters` whose vectors are nearest to those of `model`.
 
     A model that is small enough with the tokens of its texts keeps its rows as they are. `make` chooses a vocabulary on
@@ -357,7 +357,7 @@ def within_budget(
     trimmed, rows = transplant(model, everything.tokenizer, section.compose, section.keep_norm, max_length)
     size = parameter_counts(trimmed)["total"]
     if size <= parameters:  # with its own table, whose vectors are the old model's
-        return Made(trimmed, everything, rows)
+        return Transplanted(trimmed, everything, rows)
     try:
         check_factorizable(model[0].auto_model)
     except DistilvecError as error:
@@ -367,14 +367,14 @@ def within_budget(
     read = some_of_each(texts, TEXTS)
     sample = spread_items(read, COMPARED)
     before = torch.as_tensor(model.encode(sample))
-    best: Made | None = None
+    best: Transplanted | None = None
     for rank, size in _sizes(model, parameters, everything.figures["tokens"], everything.figures["least"]):
         whole = size == everything.figures["tokens"]
         chosen = everything if whole else make(section.model_copy(update={"size": size}))
         changed, rows = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
         changed = with_rank(changed, rank, read)
         distance = float((torch.as_tensor(changed.encode(sample)) - before).norm(dim=1).mean())
-        candidate = Made(changed, chosen, rows, rank, distance)
+        candidate = Transplanted(changed, chosen, rows, rank, distance)
         log(candidate.line)
         if best is None or distance < (best.distance or 0):
             best = candidate

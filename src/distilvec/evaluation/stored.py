@@ -70,7 +70,7 @@ def draw_stored(texts: Sequence[str], origins: Array, count: int, path: str) -> 
     if len(texts) < FEWEST:
         raise DistilvecError(
             f"{path} has {len(texts)} distinct texts; expected at least {FEWEST}.",
-            "Give more, or remove the key.",
+            "Give an index with more texts.",
             key="evaluation.stored",
         )
     order = np.array(sorted(range(len(texts)), key=lambda row: text_key("stored", texts[row])))

@@ -31,6 +31,7 @@ from distilvec.alignment.coverage import measure_mapping
 from distilvec.alignment.store import build_alignment
 from distilvec.config.schema import CorpusSection
 from distilvec.core.files import write_json
+from distilvec.core.model_name import ModelName
 from distilvec.core.outputs import AlignmentKind
 from distilvec.data.corpus import build_corpus
 from distilvec.models.load import load_tokenizer
@@ -52,7 +53,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ |= {"RAYON_NUM_THREADS": str(CORES), "TOKENIZERS_PARALLELISM": "true"}
     texts, origin = sample_texts(arguments.texts, arguments.data)
-    student, teacher = train_bpe(texts), load_tokenizer(MODEL, "--teacher")
+    student, teacher = train_bpe(texts), load_tokenizer(ModelName(MODEL))
     kinds = {kind: measure_kind(student, teacher, kind, texts, arguments.repeats) for kind in KINDS}
     with tempfile.TemporaryDirectory() as folder:
         corpus = measure_corpus(student, teacher, texts, arguments.repeats, Path(folder))

@@ -30,6 +30,7 @@ from benchmarks.stopwatch import machine, settled_megabytes
 from benchmarks.texts import sample_texts
 from distilvec.config.student import StudentSection, VocabularySection
 from distilvec.core.files import write_json
+from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
 from distilvec.students.build import fresh_transformer
 from distilvec.verbs.transplant.transplant import transplant_folder
@@ -63,7 +64,7 @@ def counting(most: int) -> dict[str, Any]:
     """Megabytes of text a second, by distinct words and on whole texts; both give the same counts."""
     texts, origin = sample_texts(most)
     size = sum(len(text.encode()) for text in texts) / 1e6
-    pieces = Pieces(load_tokenizer("all-MiniLM-L6-v2", "teacher"))
+    pieces = Pieces(load_tokenizer(ModelName("all-MiniLM-L6-v2")))
     seconds: dict[str, list[float]] = {"words": [], "whole": []}
     for _ in range(ROUNDS):
         began = time.perf_counter()

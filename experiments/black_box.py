@@ -24,6 +24,7 @@ import distilvec
 from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
+from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_model
 from distilvec.pipeline.opened_run import Run
 from experiments.linear_layer import english_texts
@@ -89,7 +90,7 @@ def main() -> None:
 
 def write_table(teacher: str, texts: list[str], path: Path) -> None:
     """Write the texts with the teacher's vectors of documents."""
-    vectors = load_model(teacher, "teacher").encode_document(texts, batch_size=64, show_progress_bar=True)
+    vectors = load_model(ModelName(teacher)).encode_document(texts, batch_size=64, show_progress_bar=True)
     pq.write_table(pa.table({"text": texts, "embedding": list(vectors)}), path)
 
 

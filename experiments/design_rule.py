@@ -43,6 +43,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
+from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
 from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import resolve
@@ -146,7 +147,7 @@ def main() -> None:
     folder = arguments.out / "-".join(names)
     tree = recipe_tree(arguments, folder.name)
     model = arguments.student or arguments.teacher
-    shape = replace(read_shape(model), linear_dim=read_shape(arguments.teacher).dim)
+    shape = replace(read_shape(ModelName(model)), linear_dim=read_shape(ModelName(arguments.teacher)).dim)
     parameters = parse_size(arguments.size).of(shape)
     split = choose_split(arguments.split, shape, parameters, tokens_of(tree, model, folder))
     parts = count_parameters(shape, split)
@@ -193,7 +194,7 @@ def resolved(model: str) -> str:
 def tokens_of(tree: dict[str, Any], model: str, folder: Path) -> TokensUsed:
     """Count the tokens of a model's vocabulary that the training texts of a recipe use."""
     corpus = resolve(recipes.validate(tree, origin="experiments.design_rule"), folder).corpus
-    return count_tokens(load_tokenizer(model, "student.model"), texts_by_language(corpus))
+    return count_tokens(load_tokenizer(ModelName(model)), texts_by_language(corpus))
 
 
 def choose_split(name: str, shape: ModelShape, parameters: int, used: TokensUsed) -> Split:

@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.markdown import markdown_table
 from distilvec.core.files import write_json
+from distilvec.core.model_name import ModelName
 from distilvec.data.readers import read_rows
 from distilvec.evaluation.overlap import overlap_by_query
 from distilvec.evaluation.significance import mean_interval
@@ -57,7 +58,7 @@ def english_texts(count: int) -> list[str]:
 
 def embed(name: str, texts: list[str]) -> torch.Tensor:
     """Return a model's vectors of the texts as documents, [texts, dim]."""
-    model = load_model(name, "model")
+    model = load_model(ModelName(name))
     return torch.as_tensor(model.encode_document(texts, batch_size=64, show_progress_bar=True)).float()
 
 

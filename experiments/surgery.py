@@ -35,6 +35,7 @@ from distilvec.config.builtin import recipe_folder
 from distilvec.config.schema import TeacherSection
 from distilvec.config.student import VocabularySection
 from distilvec.core.files import write_json
+from distilvec.core.model_name import ModelName
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.columns import make_columns, score_columns
 from distilvec.evaluation.evaluator import EmbeddingCache
@@ -121,7 +122,7 @@ def turkish() -> dict[str, Any]:
         "paragraphs": list(texts_by_language([str(folder / "paragraphs.jsonl.gz")])["paragraphs"]()),
         "stsb_tr": list(texts_by_language([str(DATA / "stsb_tr" / "stsb_tr.jsonl.gz")])["stsb_tr"]()),
     }
-    old = load_tokenizer(TEACHER, "teacher")
+    old = load_tokenizer(ModelName(TEACHER))
     found = {}
     for kind in KINDS:
         made = choose(VocabularySection(kind=kind, size=TURKISH), Pieces(old), texts).tokenizer
@@ -194,7 +195,7 @@ def sizes(runs: list[Path]) -> dict[str, Any]:
 def recorded(folder: Path) -> tuple[str, dict[str, Any]]:
     """The name of a finished run's folder, and its record with the tokens of its vocabulary."""
     record = Run.open(folder).record.to_json()
-    return folder.name, {**record, "tokens": len(load_tokenizer(str(RunFolder(folder).student), "student"))}
+    return folder.name, {**record, "tokens": len(load_tokenizer(ModelName(str(RunFolder(folder).student))))}
 
 
 PARTS = {"trim": trimmed, "turkish": turkish, "inference": inference}

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.markdown import markdown_table
 from distilvec.core.files import write_json
+from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
 from distilvec.verbs.compare.results import finished_runs
 from experiments.shootout import PAIRED, difference, spread
@@ -52,7 +53,7 @@ def collected(folders: Sequence[Path]) -> dict[str, Any]:
                 "run": member.name,
                 "seed": member.seed,
                 "parameters": student.parameters,
-                "tokens": len(load_tokenizer(str(run.student_folder), "student")),
+                "tokens": len(load_tokenizer(ModelName(str(run.student_folder)))),
                 "minutes": training.minutes,
                 "steps": training.steps,
                 "scores": values,

@@ -26,6 +26,7 @@ from distilvec.core.files import remove, scratch, write_json
 from distilvec.core.hashing import hash_files
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.log import log
+from distilvec.core.model_name import ModelName
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.processes import is_main, join, main_first
@@ -33,9 +34,9 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.data.corpus import validation_size
 from distilvec.data.readers import check_readable
 from distilvec.formats.replace import replace_folder
+from distilvec.models.checks import check_weights, reading
 from distilvec.models.experts import Experts
 from distilvec.models.load import load_tokenizer
-from distilvec.models.unreadable import check_weights, readable
 from distilvec.pipeline.claim import check_training, claim_folder, refuse_foreign
 from distilvec.train.metrics import Metric, read_metrics
 from distilvec.train.trainer import Trainer, TrainingHooks
@@ -147,10 +148,11 @@ def training_fingerprint(recipe: CausalRecipe) -> str:
 
 def load_causal_model(key: str, name: str, revision: str | None, dtype: torch.dtype) -> Loaded:
     """A model and its tokenizer from a folder or the hub; DistilvecError if there is no causal language model."""
-    with readable(name, key, "causal language model"):
-        tokenizer = load_tokenizer(name, key, revision=revision)
+    source = ModelName(name, revision)
+    with about(key, name), reading(source):
+        tokenizer = load_tokenizer(source)
         model = AutoModelForCausalLM.from_pretrained(name, revision=revision, dtype=dtype, trust_remote_code=False)
-        check_weights(model, name, key)
+        check_weights(model, name)
     return model, tokenizer
 
 
@@ -198,7 +200,8 @@ def _build_student(recipe: CausalRecipe) -> Loaded:
     if section.model is not None:
         return load_causal_model("student.model", section.model, section.revision, torch.float32)
     assert section.config is not None and section.tokenizer is not None
-    tokenizer = load_tokenizer(section.tokenizer, "student.tokenizer", revision=section.revision)
+    with about("student.tokenizer", section.tokenizer):
+        tokenizer = load_tokenizer(ModelName(section.tokenizer, section.revision))
     special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     try:
         config = AutoConfig.for_model(**{"vocab_size": len(tokenizer), **special, **section.config})

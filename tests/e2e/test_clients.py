@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from distilvec.core.model_name import ModelName
 from distilvec.core.task_head import TaskHead, TaskInfo, TaskKind
 from distilvec.formats.onnx import export_onnx
 from distilvec.formats.sentence_transformers import save_student
@@ -66,7 +67,7 @@ def test_a_classifier_without_torch_gives_the_probabilities_of_the_model(
         "# card",
         extra_files=lambda new: save_head(new, head, ["b", "a", "ö"], prompt="x: "),
     )
-    export_onnx(load_model(str(folder), "model"), folder / "onnx" / "model.onnx", head)
+    export_onnx(load_model(ModelName(str(folder))), folder / "onnx" / "model.onnx", head)
     texts = [QUERY, " short ", " ".join(DOCUMENTS * 3)]  # the last one is cut
     done = run("classify", str(folder / "onnx" / "model.onnx"), *texts)
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from distilvec.core.info import StudentInfo, TeacherInfo
+from distilvec.core.model_name import ModelName
 from distilvec.core.objective import weighted_loss
 from distilvec.core.run_folder import RunFolder
 from distilvec.models.load import load_tokenizer
@@ -161,7 +162,7 @@ def test_mined(step, models):
     terms, _, (ours, theirs), (_, _, batch, _) = step(
         "mined", "method.options={distillation_weight: 0.5, temperature: 2}"
     )
-    tokenizers = [load_tokenizer(str(models[name]), "model") for name in ("tokenizer", "teacher")]
+    tokenizers = [load_tokenizer(ModelName(str(models[name]))) for name in ("tokenizer", "teacher")]
     own, other = (surfaces(tokenizer) for tokenizer in tokenizers)
     by_text = {text: number for number, text in own.items()}
     pairs = [(by_text[text], number) for number, text in other.items() if text in by_text]

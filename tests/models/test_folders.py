@@ -18,7 +18,9 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from transformers import AutoModel, AutoTokenizer
 
 from distilvec.config.student import StudentSection
+from distilvec.core.errors import about
 from distilvec.core.info import TeacherInfo
+from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_backbone, load_tokenizer
 from distilvec.students.build import build_student
 from distilvec.students.shape import read_shape
@@ -66,8 +68,8 @@ def test_weights_and_layers_must_meet(folder, gap):
     GAPS[gap](folder)
     with refused("model", "weights"):
         open_embedder(str(folder))
-    with refused("student.model", "weights"):
-        load_backbone(str(folder), "student.model")
+    with refused("student.model", "weights"), about("student.model"):
+        load_backbone(ModelName(str(folder)))
 
 
 @pytest.mark.parametrize("gap", ["a layer", "layers that it leaves out"])
@@ -117,12 +119,12 @@ def adapter(folder, tmp_path):
 
 def test_an_adapter_is_merged_and_its_student_is_a_plain_model(adapter):
     expected = SentenceTransformer(str(adapter), device="cpu").encode(TEXTS)
-    merged = load_backbone(str(adapter), "student.model")
+    merged = load_backbone(ModelName(str(adapter)))
     assert not [name for name, _ in merged.named_parameters() if "lora" in name]
     assert all(weight.requires_grad for weight in merged.parameters())
     np.testing.assert_allclose(merged.encode(TEXTS), expected, atol=1e-5)
     np.testing.assert_allclose(open_embedder(str(adapter)).embed(TEXTS), expected, atol=1e-5)
-    assert read_shape(str(adapter)).layers == 4
+    assert read_shape(ModelName(str(adapter))).layers == 4
     info = TeacherInfo(dim=32, max_length=128)
     whole = build_student(StudentSection(model=str(adapter)), info, seed=0)
     np.testing.assert_allclose(whole.encode(TEXTS), expected, atol=1e-5)
@@ -136,8 +138,8 @@ def test_an_adapter_without_its_base(adapter, base):
     change_json(adapter / "adapter_config.json", base_model_name_or_path=base)
     with refused("model", "base_model_name_or_path"):
         open_embedder(str(adapter))
-    with refused("student.model", "base_model_name_or_path"):
-        read_shape(str(adapter), "student.model")
+    with refused("student.model", "base_model_name_or_path"), about("student.model"):
+        read_shape(ModelName(str(adapter)))
 
 
 @pytest.mark.parametrize("layers", [2, 6])
@@ -146,8 +148,8 @@ def test_an_adapter_of_another_base(adapter, layers, tmp_path):
     change_json(adapter / "adapter_config.json", base_model_name_or_path=str(other))
     with refused("model", "adapter"):
         open_embedder(str(adapter))
-    with refused("student.model", "is an adapter that does not fit"):
-        load_backbone(str(adapter), "student.model")
+    with refused("student.model", "is an adapter that does not fit"), about("student.model"):
+        load_backbone(ModelName(str(adapter)))
 
 
 def test_an_adapter_that_lacks_weights(adapter):
@@ -204,7 +206,7 @@ def test_lower_case_is_a_setting_of_the_tokenizer_too(tmp_path):
     folder = save(tmp_path / "model", architectures.xlm_roberta(tmp_path / "backbone"), Pooling(32, "mean"))
     change_json(folder / "sentence_bert_config.json", do_lower_case=True, max_seq_length=9)
     expected = SentenceTransformer(str(folder), device="cpu").tokenizer
-    tokenizer = load_tokenizer(str(folder), "model")
+    tokenizer = load_tokenizer(ModelName(str(folder)))
     for text in [text.upper() for text in TEXTS]:
         assert tokenizer.tokenize(text) == expected.tokenize(text) == tokenizer.tokenize(text.lower())
     assert tokenizer.model_max_length == expected.model_max_length == 9
@@ -227,12 +229,12 @@ def test_a_model_of_the_hub_with_its_transformer_in_a_subfolder(folder, tmp_path
     (repository / "refs" / "main").write_text("a" * 40)
     monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
-    tokenizer = load_tokenizer("some/old", "model")
-    assert tokenizer.get_vocab() == load_tokenizer(str(folder), "model").get_vocab()
+    tokenizer = load_tokenizer(ModelName("some/old"))
+    assert tokenizer.get_vocab() == load_tokenizer(ModelName(str(folder))).get_vocab()
     assert tokenizer.model_max_length == 9
     assert tokenizer.tokenize("A TEXT") == tokenizer.tokenize("a text")
-    assert dataclasses.replace(read_shape("some/old"), name="model") == read_shape(str(folder))
-    assert tokenizer.get_vocab() == load_tokenizer(str(inside.parent), "model").get_vocab()
+    assert dataclasses.replace(read_shape(ModelName("some/old")), name="model") == read_shape(ModelName(str(folder)))
+    assert tokenizer.get_vocab() == load_tokenizer(ModelName(str(inside.parent))).get_vocab()
 
 
 def test_padding_on_the_left_does_not_move_the_positions_of_a_text(folder):

@@ -16,6 +16,7 @@ import distilvec
 from distilvec.config.schema import TeacherSection
 from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.core.errors import DistilvecError
+from distilvec.core.model_name import ModelName
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.experts import Experts
@@ -57,7 +58,7 @@ def poison(path: Path) -> Path:
 def test_a_decoder_without_a_padding_token_reads_texts_together_as_alone(tmp_path: Path) -> None:
     folder = sentence_transformer(tmp_path / "decoder", mistral(tmp_path / "backbone"))
     assert SentenceTransformer(str(folder), device="cpu").tokenizer.pad_token is None
-    model = load_model(str(folder), "model")
+    model = load_model(ModelName(str(folder)))
     alone = np.concatenate([model.encode([text]) for text in TEXTS])
     assert np.abs(model.encode(TEXTS) - alone).max() < 1e-5
 
@@ -101,7 +102,7 @@ def test_modules_of_others_are_refused_as_ever(folder: Path) -> None:
     assert (
         f"at {folder}.\nPlease pass the argument `trust_remote_code=True`" in str(caught.value) and not trace.exists()
     )
-    with pytest.raises(DistilvecError, match="set teacher.trust_remote_code=true"):
+    with pytest.raises(DistilvecError, match="set trust_remote_code=true"):
         load_teacher(TeacherSection(model=str(folder)), "cpu")
 
 
@@ -196,7 +197,7 @@ def test_a_model_keeps_its_weights_where_their_file_is_written_over(
     settings = ModelSettings(pooling="mean") if plain else ModelSettings()
     if plain:
         (folder / "modules.json").unlink()
-    model = load_with_settings(str(folder), "teacher.model", settings, "cpu")
+    model = load_with_settings(ModelName(str(folder)), settings, "cpu")
     before = model.encode(["a text"])
     weights = (folder / "model.safetensors").read_bytes()
     with (folder / "model.safetensors").open("r+b") as file:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from distilvec.core.model_name import ModelName
 from distilvec.models.origin import hub_ids, is_hub_id, license_of, origin, read_card
 
 
@@ -16,17 +17,21 @@ def card(folder: Path, text: str) -> str:
 
 
 def test_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert hub_ids("org/model") == ["org/model"] and hub_ids("bert-base-uncased") == ["bert-base-uncased"]
+    assert hub_ids(ModelName("org/model")) == ["org/model"] and hub_ids(ModelName("bert-base-uncased")) == [
+        "bert-base-uncased"
+    ]
     for name in ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"):
-        assert hub_ids(name) == ["sentence-transformers/all-MiniLM-L6-v2"]
+        assert hub_ids(ModelName(name)) == ["sentence-transformers/all-MiniLM-L6-v2"]
     cached = tmp_path / "hub" / "models--some-org--a.model-v1" / "snapshots" / "0123"
     cached.mkdir(parents=True)
-    assert hub_ids(str(cached)) == ["some-org/a.model-v1"]
+    assert hub_ids(ModelName(str(cached))) == ["some-org/a.model-v1"]
     (tmp_path / "plain").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert hub_ids("plain") == [] and not is_hub_id("plain")
-    assert hub_ids(card(tmp_path / "one", "---\nbase_model: org/base\n---\n")) == ["org/base"]
-    assert hub_ids(card(tmp_path / "two", "---\nbase_model: [org/a, teacher, ../b, /c/d, 3]\n---\n")) == ["org/a"]
+    assert hub_ids(ModelName("plain")) == [] and not is_hub_id("plain")
+    assert hub_ids(ModelName(card(tmp_path / "one", "---\nbase_model: org/base\n---\n"))) == ["org/base"]
+    assert hub_ids(ModelName(card(tmp_path / "two", "---\nbase_model: [org/a, teacher, ../b, /c/d, 3]\n---\n"))) == [
+        "org/a"
+    ]
 
 
 @pytest.mark.parametrize("name", ["teacher", "", "a/b/c", "../x", "a b", "org/a\nb", None, 3, ["org/a"]])
@@ -37,14 +42,14 @@ def test_names_that_are_no_ids(name: object) -> None:
 def test_damaged_cards_hold_nothing(tmp_path: Path) -> None:
     texts = ["", "# no metadata", "---\n- a\n---\n", "---\na: [\n---\n", "---\nlicense: [mit]\n---\n"]
     for number, text in enumerate(texts):
-        assert license_of(card(tmp_path / str(number), text)) == {}, text
-    assert read_card(tmp_path / "absent") == {} and license_of("org/absent") == {}
+        assert license_of(ModelName(card(tmp_path / str(number), text))) == {}, text
+    assert read_card(tmp_path / "absent") == {} and license_of(ModelName("org/absent")) == {}
 
 
 def test_the_license_is_the_bases_unless_a_teacher_has_another(tmp_path: Path) -> None:
-    free = (card(tmp_path / "free", "---\nlicense: mit\n---\n"), None)
-    other = (card(tmp_path / "o", "---\nlicense: other\nlicense_name: own\nlicense_link: LICENSE\n---\n"), None)
-    unknown = ("org/unknown", None)
+    free = ModelName(card(tmp_path / "free", "---\nlicense: mit\n---\n"))
+    other = ModelName(card(tmp_path / "o", "---\nlicense: other\nlicense_name: own\nlicense_link: LICENSE\n---\n"))
+    unknown = ModelName("org/unknown")
     assert origin(free, [free]) == {"license": "mit"}
     assert origin(free, [unknown]) == {"base_model": ["org/unknown"], "license": "mit"}
     assert origin(other, []) == {"license": "other", "license_name": "own", "license_link": "LICENSE"}

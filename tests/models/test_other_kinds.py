@@ -22,10 +22,12 @@ from transformers import (
 )
 
 from distilvec.config.student import StudentSection
+from distilvec.core.errors import about
 from distilvec.core.info import TeacherInfo
+from distilvec.core.model_name import ModelName
+from distilvec.models.checks import refuse_several_parts
 from distilvec.models.load import load_model, load_with_settings
 from distilvec.models.settings import ModelSettings
-from distilvec.models.unreadable import refuse_several_parts
 from distilvec.students.build import load_source
 from distilvec.students.shape import read_shape
 from distilvec.teachers.open import open_embedder
@@ -47,10 +49,10 @@ def other_kind(request, tmp_path):
 
 def test_another_kind_of_model_is_refused_by_its_name(other_kind):
     kind, folder = other_kind
-    with refused("teacher.model", kind):
-        load_with_settings(folder, "teacher.model", ModelSettings(), "cpu")
-    with refused("student.model", kind):
-        load_model(folder, "student.model")
+    with refused("teacher.model", kind), about("teacher.model"):
+        load_with_settings(ModelName(folder), ModelSettings(), "cpu")
+    with refused("student.model", kind), about("student.model"):
+        load_model(ModelName(folder))
     with refused("model", kind):
         open_embedder(folder)
 
@@ -85,8 +87,8 @@ def clip(tmp_path):
 def test_clip_teaches_and_no_student_is_cut_from_it(clip):
     teacher = open_embedder(clip)
     assert teacher.embed(["a text"]).shape == (1, teacher.dim)
-    with refused("student.model", "CLIPModel"):
-        read_shape(clip, "student.model")
+    with refused("student.model", "CLIPModel"), about("student.model"):
+        read_shape(ModelName(clip))
     info = TeacherInfo(dim=teacher.dim, max_length=77, normalized=False, model=clip)
     with refused("student.model", "CLIPModel"):
         load_source(StudentSection(model="teacher"), info)
@@ -94,5 +96,5 @@ def test_clip_teaches_and_no_student_is_cut_from_it(clip):
 
 def test_every_model_of_several_parts_is_refused():
     model = SiglipModel(SiglipConfig(text_config={**HALF, "vocab_size": 50}, vision_config=IMAGES))
-    with refused("student.model", "SiglipModel"):
-        refuse_several_parts(model, "siglip", "student.model")
+    with refused("", "SiglipModel"):
+        refuse_several_parts(model, "siglip")

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 
 from distilvec.__main__ import run_command
 from distilvec.config.schema import TeacherSection
+from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
 from distilvec.students.task_head import TaskModel
 from distilvec.teachers.open import load_teacher
@@ -40,7 +41,7 @@ def template(pair):
 @pytest.mark.parametrize("name", ["gpt2", "opt", "qwen3", "roberta", "modernbert"])
 def test_the_end_of_a_text_is_marked_where_a_tokenizer_marks_nothing(name, tmp_path):
     folder = getattr(architectures, name)(tmp_path / name)
-    plain, tokenizer = AutoTokenizer.from_pretrained(folder), load_tokenizer(str(folder), "model")
+    plain, tokenizer = AutoTokenizer.from_pretrained(folder), load_tokenizer(ModelName(str(folder)))
     assert plain(*FIRST)["input_ids"] == plain(*SECOND)["input_ids"]
     first, second = tokenizer(*FIRST)["input_ids"], tokenizer(*SECOND)["input_ids"]
     mark = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
@@ -57,7 +58,7 @@ def test_the_end_of_a_text_is_marked_where_a_tokenizer_marks_nothing(name, tmp_p
 @pytest.mark.parametrize("post_processor", [None, BYTES, processors.Sequence([BYTES, template("<s> $A $B")])])
 def test_any_post_processor_is_kept_beside_the_mark(post_processor, tmp_path):
     folder = bare(tmp_path / "m", post_processor)
-    plain, tokenizer = AutoTokenizer.from_pretrained(folder), load_tokenizer(str(folder), "model")
+    plain, tokenizer = AutoTokenizer.from_pretrained(folder), load_tokenizer(ModelName(str(folder)))
     without, found = plain(*FIRST)["input_ids"], tokenizer(*FIRST)["input_ids"]
     length = len(plain("the cat")["input_ids"])
     assert found == [*without[:length], tokenizer.eos_token_id, *without[length:]]
@@ -66,7 +67,7 @@ def test_any_post_processor_is_kept_beside_the_mark(post_processor, tmp_path):
 @pytest.mark.parametrize("name", ["bert", "xlm_roberta", "xlnet"])
 def test_a_tokenizer_with_a_mark_stays_as_it_is(name, tmp_path):
     folder = getattr(architectures, name)(tmp_path / name)
-    plain, tokenizer = AutoTokenizer.from_pretrained(folder), load_tokenizer(str(folder), "model")
+    plain, tokenizer = AutoTokenizer.from_pretrained(folder), load_tokenizer(ModelName(str(folder)))
     assert tokenizer.backend_tokenizer.to_str() == plain.backend_tokenizer.to_str()
 
 

@@ -17,6 +17,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
+from distilvec.core.model_name import ModelName
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.run_folder import RunFolder
 from distilvec.models.load import load_tokenizer
@@ -192,7 +193,7 @@ def test_a_trimmed_student_keeps_the_tokens_of_every_prompt(tiny_recipe, tmp_pat
     vocabulary = {"kind": "trim", "letters": "seen"}
     recipe = tiny_recipe(teacher__prompts=prompts, student={"model": "teacher", "vocabulary": vocabulary})
     job = resolve(recipe, tmp_path / "run")
-    before = load_tokenizer(str(recipe.teacher.model), "teacher")
+    before = load_tokenizer(ModelName(str(recipe.teacher.model)))
     assert len(job.vocabulary.tokenizer) < len(before)
     for prompt in prompts.values():
         assert job.vocabulary.tokenizer.tokenize(prompt) == before.tokenize(prompt)

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 
 from distilvec.config.recipe import section_of
 from distilvec.config.student import StudentSection
+from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_backbone
 from distilvec.students import design
 from distilvec.students.build import TeacherInfo, build_student
@@ -118,24 +119,24 @@ def test_a_share_is_of_the_whole_model():
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_the_shape_is_read_without_weights(folders, name, tmp_path):
-    whole = sum(weight.numel() for weight in load_backbone(str(folders[name]), "model").parameters())
+    whole = sum(weight.numel() for weight in load_backbone(ModelName(str(folders[name]))).parameters())
     for file in folders[name].iterdir():
         if file.suffix in (".json", ".txt"):
             (tmp_path / file.name).write_bytes(file.read_bytes())
-    assert read_shape(str(tmp_path)).parameters == whole
+    assert read_shape(ModelName(str(tmp_path))).parameters == whole
 
 
 def test_the_encoder_of_a_t5_counts_alone(tmp_path):
-    whole = sum(weight.numel() for weight in load_backbone(str(t5(tmp_path / "t5")), "model").parameters())
-    assert read_shape(str(tmp_path / "t5")).parameters == whole
+    whole = sum(weight.numel() for weight in load_backbone(ModelName(str(t5(tmp_path / "t5")))).parameters())
+    assert read_shape(ModelName(str(tmp_path / "t5"))).parameters == whole
 
 
 def test_linear_layers_behind_the_pooling_are_read(folders, tmp_path):
     folder = sentence_transformer(tmp_path / "dense", folders["bert"], "mean dense:48 dense:16 normalize")
-    shape = read_shape(str(folder))
+    shape = read_shape(ModelName(str(folder)))
     assert (shape.dim, shape.linear_dim) == (16, 16)
     assert shape.dense_parameters == 32 * 48 + 48 * 16
-    whole = sum(weight.numel() for weight in load_backbone(str(folder), "model").parameters())
+    whole = sum(weight.numel() for weight in load_backbone(ModelName(str(folder))).parameters())
     assert shape.parameters == whole
 
 
@@ -147,13 +148,13 @@ def test_a_transformer_in_a_folder_of_its_own_is_read(folders, tmp_path):
     (folder / "0_Transformer").mkdir()
     for file in [*folder.glob("config.json"), *folder.glob("tokenizer*"), *folder.glob("*.safetensors")]:
         file.rename(folder / "0_Transformer" / file.name)
-    whole = sum(weight.numel() for weight in load_backbone(str(folder), "model").parameters())
-    assert read_shape(str(folder)).parameters == whole
+    whole = sum(weight.numel() for weight in load_backbone(ModelName(str(folder))).parameters())
+    assert read_shape(ModelName(str(folder))).parameters == whole
 
 
 def test_a_missing_model_is_refused(tmp_path):
     with refused("teacher", "nothing"):
-        read_shape(str(tmp_path / "nothing"))
+        read_shape(ModelName(str(tmp_path / "nothing")))
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -172,7 +173,7 @@ def test_the_tokens_used_are_those_of_a_trimmed_vocabulary(folders, name):
 @pytest.mark.parametrize("share", [0.3, 0.7])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_built_students_have_the_parameters_of_their_design(folders, name, share, tiny_tables):
-    shape = read_shape(str(folders[name]))
+    shape = read_shape(ModelName(str(folders[name])))
     used = count_tokens(AutoTokenizer.from_pretrained(folders[name]), {"en": lambda: iter(FEW_TEXTS)})
     smallest = count_parameters(shape, smallest_split(shape, used)).total
     budget = Budget(max(smallest, int(share * shape.parameters)))
@@ -181,7 +182,7 @@ def test_built_students_have_the_parameters_of_their_design(folders, name, share
 
 
 def test_a_linear_layer_counts(folders, tiny_tables):
-    shape = replace(read_shape(str(folders["bert"])), linear_dim=80)
+    shape = replace(read_shape(ModelName(str(folders["bert"]))), linear_dim=80)
     used = count_tokens(AutoTokenizer.from_pretrained(folders["bert"]), {"en": lambda: iter(FEW_TEXTS)})
     made = design_student(shape, Budget(share=0.7), used)
     assert made.parts.dense == 32 * 80
@@ -197,7 +198,7 @@ def test_linear_layers_count_where_they_are_built(folders, tmp_path, width, dens
     if static and dense == "keep":
         return  # no static student can have it
     folder = sentence_transformer(tmp_path / "dense", folders["bert"], "mean dense:24 normalize")
-    shape = read_shape(str(folder))
+    shape = read_shape(ModelName(str(folder)))
     shape = replace(shape, linear_dim=width, linear=dense, kept_parameters=shape.dense_parameters)
     used = count_tokens(AutoTokenizer.from_pretrained(folder), {"en": lambda: iter(FEW_TEXTS)})
     made = design_student(shape, Budget(share=0.5), used, static=static)
@@ -328,7 +329,7 @@ def test_a_static_student_that_is_asked_for(size):
 
 @pytest.mark.parametrize(("share", "dim"), [(0.05, 32), (0.9, 32), (0.2, 80)])
 def test_built_static_students_have_the_parameters_of_their_design(folders, share, dim, tiny_tables):
-    shape = replace(read_shape(str(folders["bert"])), linear_dim=dim)
+    shape = replace(read_shape(ModelName(str(folders["bert"]))), linear_dim=dim)
     used = count_tokens(AutoTokenizer.from_pretrained(folders["bert"]), {"en": lambda: iter(FEW_TEXTS)})
     made = design_student(shape, Budget(share=share), used, static=True)
     assert made.parts.total == built_parameters(folders["bert"], made, dim=dim) <= made.budget

@@ -12,6 +12,7 @@ from refusals import refused
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.model_name import ModelName
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import load_model
@@ -73,7 +74,7 @@ def test_white_space_around_a_text_counts_no_more_than_in_training(tmp_path):
 def test_an_empty_text_is_one_unknown_token_as_in_training(tmp_path):
     """Of a tokenizer that adds no special tokens, alone and beside others."""
     folder = architectures.sentence_transformer(tmp_path / "model", architectures.gpt2(tmp_path / "backbone"), "mean")
-    model = load_model(str(folder), "model")
+    model = load_model(ModelName(str(folder)))
     expected = ModelEmbedder(model, "model").embed([""])[0]
     head = TaskHead(model.get_embedding_dimension(), KINDS["classification"]).eval()
     with torch.no_grad():

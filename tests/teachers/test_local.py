@@ -19,6 +19,7 @@ from sentence_transformers.models import Dense, Normalize, Pooling, StaticEmbedd
 
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
+from distilvec.core.model_name import ModelName
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import load_model, resolve_model
 from distilvec.teachers import encode
@@ -325,7 +326,7 @@ def test_a_pooling_of_another_width_than_its_backbone_is_refused(tmp_path, width
     with refused("teacher.model", f"of {width} dimensions"):
         load_teacher(TeacherSection(model=str(folder)), "cpu")
     with refused("--model", f"of {width} dimensions"):
-        load_model(str(folder), "--model")
+        load_model(ModelName(str(folder)))
 
 
 def test_a_width_that_the_model_cuts_on_purpose_is_taken(tmp_path):
@@ -335,7 +336,7 @@ def test_a_width_that_the_model_cuts_on_purpose_is_taken(tmp_path):
     config = folder / "config_sentence_transformers.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"truncate_dim": 8}))
     assert load_teacher(TeacherSection(model=str(folder)), "cpu").dim == 8
-    assert load_model(str(folder), "--model").get_embedding_dimension() in (8, 24)
+    assert load_model(ModelName(str(folder))).get_embedding_dimension() in (8, 24)
 
 
 def test_a_folder_that_cuts_its_vectors_has_one_length_in_every_reader(tmp_path):
@@ -348,7 +349,7 @@ def test_a_folder_that_cuts_its_vectors_has_one_length_in_every_reader(tmp_path)
     assert np.linalg.norm(expected, axis=1).max() < 0.99
     np.testing.assert_allclose(open_embedder(str(folder)).embed(texts), expected, atol=1e-5)
     np.testing.assert_allclose(ServedModel(str(folder)).embed(texts), expected, atol=1e-5)
-    save_student(load_model(str(folder), "--model"), tmp_path / "saved", {}, "")
+    save_student(load_model(ModelName(str(folder))), tmp_path / "saved", {}, "")
     np.testing.assert_allclose(open_embedder(str(tmp_path / "saved")).embed(texts), expected, atol=1e-5)
     teacher = load_teacher(TeacherSection(model=str(folder)), "cpu")
     assert teacher.info().normalized and teacher.dim == 8

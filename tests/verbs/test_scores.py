@@ -19,6 +19,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.__main__ import run_command
 from distilvec.cli.terminal import show_scores
 from distilvec.core.errors import DistilvecError
+from distilvec.core.model_name import ModelName
 from distilvec.formats.onnx import export_onnx
 from distilvec.models.load import load_model
 from distilvec.report.tables import number
@@ -222,7 +223,7 @@ def test_prompts_of_a_file_are_those_of_its_model(exported, tmp_path):
     settings = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
     settings["prompts"] = {"query": "river: ", "passage": "stone: "}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(settings), encoding="utf-8")
-    file, model = open_exported(folder / "onnx" / exported.name, "model"), load_model(str(folder), "model")
+    file, model = open_exported(folder / "onnx" / exported.name, "model"), load_model(ModelName(str(folder)))
     for role in ("query", "document"):
         expected = ModelEmbedder(model, "model").embed(["a hill"], role)
         np.testing.assert_allclose(file.embed(["a hill"], role), expected, atol=1e-4)

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from transformers import BertConfig
 
+from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
 from distilvec.verbs.distill.recipe import SMALL_MODEL, Request, make_recipe
 
 
 def teacher_folder(folder: Path, tokens_of: str, width: int = 768) -> Path:
     """A model's configuration and tokenizer; no weight is read."""
-    tokenizer = load_tokenizer(tokens_of, "teacher")
+    tokenizer = load_tokenizer(ModelName(tokens_of))
     BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,

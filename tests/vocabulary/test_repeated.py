@@ -12,6 +12,7 @@ import architectures
 import pytest
 
 from distilvec.config.student import VocabularySection
+from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
 from distilvec.vocabulary.choose import choose
 from distilvec.vocabulary.pieces import Pieces
@@ -35,7 +36,7 @@ def write_all(folder: Path) -> None:
     texts = {"a": lambda: iter(equal_words()), "b": lambda: iter(["a river", "stones"])}
     for name in ("bert", "xlm_roberta"):
         path = folder.parent / name
-        pieces = Pieces(load_tokenizer(str(path), "model"), name)
+        pieces = Pieces(load_tokenizer(ModelName(str(path))), name)
         for section in (*KINDS, MIXED):
             made = choose(VocabularySection(**section), pieces, texts).tokenizer
             made.save_pretrained(folder / f"{name}-{section['kind']}")
@@ -75,7 +76,7 @@ def test_words_of_any_length_have_known_tokens(language, name, tmp_path):
     texts = ["".join(draw.choices(alphabet[1:], k=length)) for length in (3, 40, 99, 101, 150, 900)]
     texts += [f"{alphabet[0]}{text}" for text in texts]
     new = ["".join(draw.choices(alphabet, k=length)) for length in (5, 200, 201, 5000)]
-    pieces = Pieces(load_tokenizer(str(getattr(architectures, name)(tmp_path / name)), "model"), name)
+    pieces = Pieces(load_tokenizer(ModelName(str(getattr(architectures, name)(tmp_path / name)))), name)
     made = train_tokenizer(lambda: texts, "wordpiece", 200, pieces)
     tokens = [made(text, add_special_tokens=False)["input_ids"] for text in [*texts, *new]]
     assert all(made.unk_token_id not in row for row in tokens)
@@ -86,7 +87,7 @@ def test_words_of_any_length_have_known_tokens(language, name, tmp_path):
 
 
 def test_a_language_added_to_a_wordpiece_model_has_long_words(tmp_path):
-    pieces = Pieces(load_tokenizer(str(architectures.bert(tmp_path / "bert")), "model"), "bert")
+    pieces = Pieces(load_tokenizer(ModelName(str(architectures.bert(tmp_path / "bert")))), "bert")
     word = "rivers" * 60
     made = hybrid(pieces, Words([word, "rivers"], pieces), lambda: [word, "rivers"], {}, 20, 200).tokenizer
     tokens = made(word, add_special_tokens=False)["input_ids"]
@@ -96,7 +97,7 @@ def test_a_language_added_to_a_wordpiece_model_has_long_words(tmp_path):
 @pytest.mark.parametrize("name", ["bert", "xlm_roberta"])
 def test_a_language_added_to_a_model_has_all_its_letters(name, tmp_path):
     """Also those that its texts have only in frequent words, and once."""
-    pieces = Pieces(load_tokenizer(str(getattr(architectures, name)(tmp_path / name)), "model"), name)
+    pieces = Pieces(load_tokenizer(ModelName(str(getattr(architectures, name)(tmp_path / name)))), name)
     texts = ["กขคง จชด กขคง"] * 50 + ["ตถท"]
     always = len(hybrid(pieces, Words(["a"], pieces), lambda: ["a"], {}, 1, 1).tokenizer)
     made = hybrid(pieces, Words(texts, pieces), lambda: texts, {}, 60, always + 60).tokenizer

@@ -13,6 +13,7 @@ from samples import make_texts
 from transformers import AutoTokenizer
 
 from distilvec.config.student import VocabularySection
+from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
 from distilvec.vocabulary.choose import choose
 from distilvec.vocabulary.edit import alphabet, fast_tokenizer, swap_ids
@@ -65,7 +66,7 @@ def pieces(tmp_path_factory):
     made = {}
     for name in KINDS:
         path = getattr(architectures, name)(folder / name)
-        made[name] = Pieces(load_tokenizer(str(path), "model"), name)
+        made[name] = Pieces(load_tokenizer(ModelName(str(path))), name)
     made["bpe with bytes"] = with_bytes(made["gemma3"])
     made["unigram with bytes"] = Pieces(
         train_tokenizer(lambda: [*ENGLISH, *TURKISH] * 5, "unigram", 420, made["gemma3"]), "unigram"
@@ -157,7 +158,7 @@ def test_texts_in_a_script_that_the_tokenizer_does_not_know_are_refused(pieces, 
 
 def test_added_tokens_that_the_model_does_not_hold(pieces):
     """Behind a Unigram model's own pieces come tokens that were added later; new ones do not take their ids."""
-    added = load_tokenizer(pieces["xlm_roberta"].tokenizer.name_or_path, "model")
+    added = load_tokenizer(ModelName(pieces["xlm_roberta"].tokenizer.name_or_path))
     added.add_tokens(["<new>"])
     added.add_special_tokens({"cls_token": "<cls>"})
     added.backend_tokenizer.post_processor = architectures.template(added.backend_tokenizer, "<cls> $A </s>")

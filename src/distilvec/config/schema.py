@@ -32,6 +32,7 @@ from distilvec.config.student import Pooling, StudentSection
 from distilvec.config.sweep import SweepSection
 from distilvec.config.training import StageSection, TrainSection
 from distilvec.core.addresses import Address
+from distilvec.core.model_name import ModelName
 from distilvec.core.similarity import Similarity
 
 Role = Literal["query", "document"]
@@ -115,6 +116,11 @@ class TeacherSection(Section):
     weight: float = key(1.0, "relative to the weights of more_teachers", gt=0)
     live: bool = key(False, "run in every step instead of caching; for corpora seen once")
     trust_remote_code: bool = key(False, "run code that comes with the model")
+
+    @property
+    def named_model(self) -> ModelName | None:
+        """The model as its loader takes it."""
+        return None if self.model is None else ModelName(self.model, self.revision, self.trust_remote_code)
 
     @property
     def local_model(self) -> str | None:

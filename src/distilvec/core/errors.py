@@ -48,7 +48,8 @@ class DistilvecError(Exception):
         problem: one sentence or several, with the value that was found and the one that was expected
         fix: what to do about it; may be empty
         key: the recipe key, option or argument that is wrong: "teacher.model", "--suite". A relative key (".column")
-            is added to the key of the next `about` around; without a key the error takes the key of that `about`.
+            is added to the key of the next `about` around, "..pooling" stands beside that key; without a key the error
+            takes the key of that `about`.
     """
 
     def __init__(self, problem: str, fix: str = "", key: str | None = None) -> None:
@@ -97,7 +98,7 @@ class about:  # a class, as contextlib.suppress: it stands around single rows
         if not noted:
             _note(error, self.key)
         elif noted.startswith("."):
-            _note(error, self.key + noted)
+            _note(error, _joined(self.key, noted))
         if self.name and not hasattr(error, _NAME):
             _set(error, _NAME, str(self.name))
 
@@ -128,6 +129,14 @@ def looked_up(key: str, names: Mapping[str, str]) -> str:
         if "." not in section:  # a word alone is the name of an argument, not of the section of a recipe
             return key
     return names[section]
+
+
+def _joined(key: str, relative: str) -> str:
+    """Add a relative key: ".column" is below the key, "..pooling" beside it; the key itself where it has no section."""
+    if not relative.startswith(".."):
+        return key + relative
+    section, dot, _ = key.rpartition(".")
+    return f"{section}.{relative.removeprefix('..')}" if dot else key
 
 
 def each_about(items: Iterable[Item], key: str, name: str | Path = "") -> Iterator[Item]:

@@ -12,6 +12,7 @@ from distilvec.core.errors import DistilvecError, about, nearest
 from distilvec.core.files import table_files
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.log import log
+from distilvec.core.model_name import ModelName
 from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
 from distilvec.data.origins import COLUMNS as DOCUMENT_COLUMNS
@@ -163,13 +164,15 @@ def source_content(source: SourceSection, position: int, files: Sequence[Path]) 
     key = f"corpus.sources.{position}"
     if source.tokenizer is None:
         return hash_files(files, key=f"{key}.path")
-    tokenizer = load_tokenizer(source.tokenizer, f"{key}.tokenizer", revision=source.revision)
+    with about(f"{key}.tokenizer", source.tokenizer):
+        tokenizer = load_tokenizer(ModelName(source.tokenizer, source.revision))
     return combine([("tokenizer", tokenizer_hash(tokenizer)), ("special", " ".join(tokenizer.all_special_tokens))])
 
 
 def _tokens(name: str, revision: str | None, key: str) -> Iterator[str]:
     """The texts of a tokenizer's tokens but its special ones, by number."""
-    tokenizer = load_tokenizer(name, key, revision=revision)
+    with about(key, name):
+        tokenizer = load_tokenizer(ModelName(name, revision))
     special = set(tokenizer.all_special_tokens)
     for token, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
         if token not in special:

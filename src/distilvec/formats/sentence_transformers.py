@@ -39,9 +39,9 @@ from distilvec.core.info import UNLIMITED
 from distilvec.formats import replace
 from distilvec.formats.read_back import check_saved
 from distilvec.formats.replace import recover_student as recover_student
+from distilvec.models.checks import stated_width
 from distilvec.models.experts import Experts
 from distilvec.models.load import EXPERTS_FILE, EXPERTS_TYPE
-from distilvec.models.unreadable import stated_width
 
 POOLING_FLAGS = {
     "cls": "pooling_mode_cls_token",

@@ -8,24 +8,24 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.extras import require_extra
-from distilvec.models.unreadable import check_place, readable
+from distilvec.core.model_name import ModelName
+from distilvec.models.checks import check_place, reading
 
-KEY = "teacher.adapters"
 CONFIG = "adapter_config.json"
 
 
-def check_base(settings: Mapping[str, Any], name: str, key: str) -> None:
+def check_base(settings: Mapping[str, Any], name: str) -> None:
     """Raise DistilvecError for an adapter whose base is not where its adapter_config.json says, or not said at all."""
     base = settings.get("base_model_name_or_path")
     fix = f"Correct base_model_name_or_path in {CONFIG}."
     if not isinstance(base, str) or not base:
-        raise DistilvecError(f"{name} is an adapter that does not say which model it belongs to.", fix, key=key)
+        raise DistilvecError(f"{name} is an adapter that does not say which model it belongs to.", fix)
     try:
-        check_place(base, key)
+        check_place(base)
     except DistilvecError as error:
-        raise DistilvecError(f"{name} is an adapter, and its base is missing: {error.problem}", fix, key=key) from error
+        raise DistilvecError(f"{name} is an adapter, and its base is missing: {error.problem}", fix) from error
 
 
 def merge_own_adapters(backbone: nn.Module) -> None:
@@ -57,9 +57,10 @@ def merge_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
     Errors: DistilvecError for an adapter that cannot be read, is not of low rank, or belongs to another network.
     """
     if names:
-        require_extra("finetune", KEY)
+        require_extra("finetune", "")
     for name in names:
-        with readable(name, KEY, "adapter"):
+        check_place(name)
+        with reading(ModelName(name)), about("", name):
             _merge(backbone, name)
         backbone.requires_grad_(True)
 
@@ -71,7 +72,7 @@ def _merge(backbone: PreTrainedModel, name: str) -> None:
     if config.is_prompt_learning or not hasattr(config, "r"):
         kind = str(config.peft_type).rpartition(".")[2]
         raise DistilvecError(
-            f"{name} is a {kind} adapter, which has no weights to merge. Expected one of low rank (LoRA).", key=KEY
+            f"{name} is a {kind} adapter, which has no weights to merge. Expected one of low rank (LoRA)."
         )
     model = PeftModel(backbone, config)
     result = model.load_adapter(name, "default", torch_device=str(backbone.device))
@@ -81,7 +82,6 @@ def _merge(backbone: PreTrainedModel, name: str) -> None:
             f"{name} does not fit {type(backbone).__name__}: {len(misfits)} of its weights and the network's layers "
             f"do not meet, such as {misfits[0]}.",
             "Name an adapter of the network without its output layer.",
-            key=KEY,
         )
     model.merge_and_unload(safe_merge=True)
     vars(backbone).pop("peft_config", None)

@@ -12,25 +12,22 @@ _KINDS = {"full_attention", "sliding_attention"}
 _TOKENS = 3
 
 
-def lift_causal_mask(backbone: nn.Module, name: str, section: str = "teacher") -> None:
+def lift_causal_mask(backbone: nn.Module, name: str) -> None:
     """Make a decoder (Mistral, Qwen, Llama and similar) attend in both directions, in place.
 
     transformers 5 builds masks for both directions if the configuration has `is_causal` false, and hands that to the
     attention of every layer. The result is tried: the first token's state must depend on the last token, with a mask
     and without. Call it before layers are packed or of mixed precision. A saved model keeps `is_causal` in its
     config.json, so that transformers 5 loads it without a mask; such a model stays as it is.
-    Errors: DistilvecError with `section` for a model made to see both directions, or whose mask cannot be lifted; the
+    Errors: DistilvecError for a model made to see both directions, or whose mask cannot be lifted; the
     model is unchanged then.
 
     Note: a layer with a sliding window W lets a token see those that are at most W away, on either side, as
     transformers makes such windows; the causal window is W - 1 tokens back.
     """
-    key = f"{section}.attention"
     problem = f"found 'bidirectional'; {name}"
     if not isinstance(backbone, PreTrainedModel):
-        raise DistilvecError(
-            f"{problem} is a {type(backbone).__name__}, which has no attention.", "Remove the key.", key=key
-        )
+        raise DistilvecError(f"{problem} is a {type(backbone).__name__}, which has no attention.", "Remove the key.")
     config = backbone.config.get_text_config()
     unknown_kinds = sorted({*(getattr(config, "layer_types", None) or ())} - _KINDS)
     if not unknown_kinds:
@@ -38,9 +35,7 @@ def lift_causal_mask(backbone: nn.Module, name: str, section: str = "teacher") -
         if _sees_the_last(backbone, padded=False):
             if before is False:
                 return
-            raise DistilvecError(
-                f"{problem} has no causal mask: its tokens see each other already.", "Remove the key.", key=key
-            )
+            raise DistilvecError(f"{problem} has no causal mask: its tokens see each other already.", "Remove the key.")
         config.is_causal = False
         layers = sum(hasattr(module, "is_causal") for module in backbone.modules())
         if layers == config.num_hidden_layers and all(_sees_the_last(backbone, padded) for padded in (False, True)):
@@ -55,7 +50,6 @@ def lift_causal_mask(backbone: nn.Module, name: str, section: str = "teacher") -
         f"found 'bidirectional'; the causal mask of {name} ({type(backbone).__name__}) cannot be lifted: it has "
         f"{reason}.",
         "Remove the key, or take a decoder such as Mistral, Qwen 3 or Llama.",
-        key=key,
     )
 
 

@@ -1,7 +1,7 @@
 """Loads any model. The experts of a student are built by our own class, never by code from the student's folder.
 
-`load` raises the errors of the libraries; `load_model`, `load_with_settings`, `load_backbone` and `load_tokenizer`
-DistilvecError with a key.
+`load` raises the errors of the libraries. `load_model`, `load_with_settings`, `load_backbone` and `load_tokenizer` also
+refuse what checks.py knows. Whoever reads the model's key notes it (`about`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain, pairwise
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +18,31 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Normalize, Pooling, Router, Transformer
 from sentence_transformers.util import is_sentence_transformer_model
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.info import Role
+from distilvec.core.model_name import ModelName
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity, read_similarity
 from distilvec.models.adapters import CONFIG as ADAPTER
 from distilvec.models.adapters import check_base, merge_adapters, merge_own_adapters
 from distilvec.models.bidirectional import lift_causal_mask
-from distilvec.models.complete import complete_weights
-from distilvec.models.experts import CONFIG, WEIGHTS, Experts
-from distilvec.models.parts import is_static, max_length, position_limit
-from distilvec.models.settings import ModelSettings, placement, setting_key
-from distilvec.models.tokenizers import give_padding, lower_case, separate_pairs
-from distilvec.models.unreadable import (
+from distilvec.models.checks import (
     PROBE,
+    check_complete,
     check_model,
+    check_place,
     check_tokenizer,
     check_vector,
-    readable,
-    vector_expected,
+    reading,
 )
+from distilvec.models.experts import CONFIG, WEIGHTS, Experts
+from distilvec.models.parts import is_static, max_length, position_limit
+from distilvec.models.settings import ModelSettings, placement
+from distilvec.models.tokenizers import give_padding, lower_case, separate_pairs
+from distilvec.models.weights import own_weights
 
 EXPERTS_FILE = "distilvec_experts.py"  # the copy of models/experts.py in a student's folder; saved students name it
 EXPERTS_TYPE = "distilvec_experts.Experts"
@@ -56,141 +59,154 @@ MOST_PROMPTS = 5  # shown
 _COPY_AGAIN = "Copy the whole model again, or save it again from its run."
 
 
-def load_model(
-    name: str, key: str, *, revision: str | None = None, trust_remote_code: bool = False, **kwargs: Any
-) -> SentenceTransformer:
-    """Load the SentenceTransformer `name`, a folder or hub id, on the CPU; check weights, tokenizer and one vector.
+def load_model(model: ModelName, **kwargs: Any) -> SentenceTransformer:
+    """Load a SentenceTransformer on the CPU; check weights, tokenizer and one vector. `kwargs` are those of `load`.
 
-    Its length is limited to the model's positions, as in `load_with_settings`.
-    `kwargs` are those of `load`. Errors: DistilvecError with the key for a model that cannot be read, has code of its
-    own without `trust_remote_code`, or is a plain Hugging Face model, which defines no pooling.
+    Its length is limited to the model's positions, as in `load_with_settings`. A plain Hugging Face model, which
+    defines no pooling, is refused.
     """
-    with readable(name, key):
-        check_kind(name, key, revision)
-        if not is_sentence_transformer_model(with_owner(resolve_model(name)), revision=revision):
-            _expect_plain_model(name, {"revision": revision, "trust_remote_code": trust_remote_code})
-            raise no_pooling(name, key)
-        if has_routes(name, revision):
+    with reading(model):
+        check_kind(model)
+        if not is_sentence_transformer_model(hub_name(model).name, revision=model.revision):
+            _expect_plain_model(model)
+            raise _no_pooling(model)
+        if has_routes(model):
             raise DistilvecError(
-                f"{name} is a Router, with one model for queries and one for documents; expected a single model.",
+                f"{model} is a Router, with one model for queries and one for documents; expected a single model.",
                 "Save one of them: SentenceTransformer(modules=list(model[0].sub_modules['query'])).save_pretrained("
                 "FOLDER).",
-                key=key,
             )
-    model = load_backbone(name, key, revision=revision, trust_remote_code=trust_remote_code, **kwargs)
-    _set_length(model, name, key, None)
-    give_padding(getattr(model[0], "tokenizer", None))
-    if len({values.dtype for values in model.parameters() if values.is_floating_point()}) == 1:  # mixed: no CPU kernels
-        with vector_expected(model, name, key):
-            probe = model.encode([PROBE], show_progress_bar=False)
-        check_vector(probe, model, name, key)
-    return model
+    loaded = load_backbone(model, **kwargs)
+    _set_length(loaded, model, None)
+    give_padding(getattr(loaded[0], "tokenizer", None))
+    precisions = {values.dtype for values in loaded.parameters() if values.is_floating_point()}
+    if len(precisions) == 1:  # mixed: no CPU kernels
+        check_vector(loaded.encode([PROBE], show_progress_bar=False), loaded, model.name)
+    return loaded
 
 
 def load_with_settings(
-    name: str, key: str, settings: ModelSettings, device: str, role: Role = "document"
+    model: ModelName, settings: ModelSettings, device: str, role: Role = "document"
 ) -> SentenceTransformer:
-    """Load a model for inference, with further settings; it stays on the CPU unless they place it (placement.py).
+    """Load a model for inference, with further settings; it stays on the CPU unless they place it (`placement`).
 
     Of a Router the model for this role is returned. A plain Hugging Face model needs a pooling in the settings. A
-    SentenceTransformer's length is limited to the model's positions. Errors: DistilvecError for a model that cannot be
-    loaded, and for settings that it cannot have; their keys are those next to `key`, such as teacher.max_length for
-    teacher.model.
+    SentenceTransformer's length is limited to the model's positions. Errors about a setting have its key, beside the
+    model's: "..max_length" is teacher.max_length beside teacher.model.
     """
-    source = resolve_model(name)
-    with readable(name, key), complete_weights(name, key):
-        placed = placement(settings, device, key)
-        # 'auto' keeps a checkpoint's own precision: linear weights go to bf16 from there, the rest to fp32
-        weights: dict[str, Any] = {"dtype": "auto" if settings.dtype == "bfloat16" else torch.float32, **placed}
-        common: dict[str, Any] = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
-        check_kind(name, key, settings.revision)
-        if is_sentence_transformer_model(with_owner(source), revision=settings.revision):
-            _refuse_pooling(name, key, settings)
-            model = one_route(load(source, None if placed else "cpu", model_kwargs=weights, **common), role)
+    placed = placement(settings, device)
+    # 'auto' keeps a checkpoint's own precision: linear weights go to bf16 from there, the rest to fp32
+    weights: dict[str, Any] = {"dtype": "auto" if settings.dtype == "bfloat16" else torch.float32, **placed}
+    with reading(model):
+        check_kind(model)
+        if is_sentence_transformer_model(hub_name(model).name, revision=model.revision):
+            _refuse_pooling(model, settings)
+            whole = load(model.name, None if placed else "cpu", model_kwargs=weights, **model.options)
         else:
-            _expect_plain_model(name, common)
-            modules = _plain_modules(name, key, settings, {**weights, **common}, common)
-            model = SentenceTransformer(modules=modules, device=None if placed else "cpu", model_kwargs=placed)
-            own_weights(model)
-        _refuse_other_modules(model, name, key)
-        check_model(model, name, key)
-    give_padding(getattr(model[0], "tokenizer", None))
-    separate_pairs(getattr(model[0], "tokenizer", None))
-    _set_length(model, name, key, settings.max_length)
-    backbone = getattr(model[0], "auto_model", model[0])
-    merge_adapters(backbone, settings.adapters)
+            _expect_plain_model(model)
+            modules = _plain_modules(model, settings, weights)
+            whole = SentenceTransformer(modules=modules, device=None if placed else "cpu", model_kwargs=placed)
+            own_weights(whole)
+        loaded = one_route(whole, role)
+        _refuse_other_modules(loaded, model)
+        _check_files(whole, model, quantized=settings.quantize is not None)
+        check_model(loaded, model.name)
+    give_padding(getattr(loaded[0], "tokenizer", None))
+    separate_pairs(getattr(loaded[0], "tokenizer", None))
+    _set_length(loaded, model, settings.max_length)
+    backbone = getattr(loaded[0], "auto_model", loaded[0])
+    with about("..adapters"):
+        merge_adapters(backbone, settings.adapters)
     if settings.attention == "bidirectional":
-        lift_causal_mask(backbone, name)
-    return model
+        with about("..attention"):
+            lift_causal_mask(backbone, model.name)
+    return loaded
 
 
-def check_kind(name: str, key: str, revision: str | None) -> None:
-    """Raise DistilvecError for a folder that holds another kind of model, or an adapter without its base.
+def check_kind(model: ModelName) -> None:
+    """Raise DistilvecError for a name or a folder of no model, of another kind of model, an adapter without its base.
 
     sentence-transformers would load a SparseEncoder, a CrossEncoder or a ColBERT as a backbone with a new mean pooling,
     whose vectors mean nothing.
     """
-    settings = read_settings(name, SETTINGS, revision)
+    check_place(model.name)
+    settings = read_settings(model, SETTINGS)
     kind = settings.get("model_type") if isinstance(settings, dict) else None
     if kind not in (None, "SentenceTransformer"):
-        raise _other_kind(name, key, kind)
-    adapter = adapter_settings(name, revision)
+        raise _other_kind(model, kind)
+    adapter = adapter_settings(model)
     if adapter is not None:
-        check_base(adapter, name, key)
+        check_base(adapter, model.name)
 
 
-def _refuse_other_modules(model: SentenceTransformer, name: str, key: str) -> None:
+def _refuse_other_modules(loaded: SentenceTransformer, model: ModelName) -> None:
     """Raise DistilvecError for modules of another kind of model, whose folder does not state its kind."""
-    for module in model:
+    for module in loaded:
         kind = _KINDS.get(".".join(type(module).__module__.split(".")[:2]))
         if kind is not None:
-            raise _other_kind(name, key, kind)
+            raise _other_kind(model, kind)
 
 
-def _other_kind(name: str, key: str, kind: str) -> DistilvecError:
+def _other_kind(model: ModelName, kind: str) -> DistilvecError:
     return DistilvecError(
-        f"{name} is a {kind}; expected a SentenceTransformer, which gives each text one dense vector.",
+        f"{model} is a {kind}; expected a SentenceTransformer, which gives each text one dense vector.",
         "Name another model.",
-        key=key,
     )
 
 
-def adapter_settings(name: str, revision: str | None) -> dict[str, Any] | None:
+def _check_files(whole: SentenceTransformer, model: ModelName, quantized: bool = False) -> None:
+    """Raise DistilvecError where the files of a network lack weights, or have weights of layers that it leaves out."""
+    source = hub_name(model)
+    places = [(whole[0], "")]  # a plain model has no list of modules
+    for module, entry in zip(whole, _module_entries(source), strict=False):
+        if not isinstance(module, Router):
+            places.append((module, entry["path"]))
+            continue
+        for route, paths in _router_settings(source, entry)["structure"].items():
+            folders = [f"{entry['path']}/{path}".lstrip("/") for path in paths]
+            places += zip(module.sub_modules[route], folders, strict=True)
+    for module, folder in places[1:] or places:
+        backbone = getattr(module, "auto_model", None)
+        if isinstance(backbone, PreTrainedModel):
+            check_complete(backbone, source, folder, quantized)
+
+
+def adapter_settings(model: ModelName) -> dict[str, Any] | None:
     """Return the content of an adapter's adapter_config.json, in the folder of the first module; None for a model."""
-    source = with_owner(resolve_model(name))
-    settings = _read_json(source, f"{first_module(source, revision)}/{ADAPTER}".lstrip("/"), revision)
+    source = hub_name(model)
+    settings = _read_json(source, f"{first_module(source)}/{ADAPTER}".lstrip("/"))
     return {} if settings is not None and not isinstance(settings, dict) else settings
 
 
-def first_module(source: str, revision: str | None) -> str:
+def first_module(source: ModelName) -> str:
     """Return the subfolder of a SentenceTransformer's first module; "" if modules.json names none inside.
 
-    `source` is a folder or an id with its owner.
+    `source` is a folder or an id with its owner (`hub_name`).
     """
-    modules = read_modules(source, revision)
+    modules = read_modules(source)
     path = modules[0].get("path") if modules else None
-    folder = Path(source).resolve()
+    folder = Path(source.name).resolve()
     if not isinstance(path, str) or not (folder / path).resolve().is_relative_to(folder):
         return ""
     return path
 
 
-def has_routes(name: str, revision: str | None) -> bool:
+def has_routes(model: ModelName) -> bool:
     """Return whether a folder or id holds a Router: other modules for queries than for documents."""
-    return any(_is_router(entry) for entry in _module_entries(with_owner(resolve_model(name)), revision))
+    return any(_is_router(entry) for entry in _module_entries(hub_name(model)))
 
 
-def read_modules(source: str, revision: str | None) -> list[dict[str, Any]]:
+def read_modules(source: ModelName) -> list[dict[str, Any]]:
     """Return the entries of modules.json, in the place of a Router those of its modules for documents.
 
-    `source` is a folder or an id with its owner. [] for a model without the file.
+    `source` is a folder or an id with its owner (`hub_name`). [] for a model without the file.
     """
     entries = []
-    for entry in _module_entries(source, revision):
+    for entry in _module_entries(source):
         if not _is_router(entry):
             entries.append(entry)
             continue
-        router = _read_json(source, f"{entry['path']}/router_config.json".lstrip("/"), revision)
+        router = _router_settings(source, entry)
         structure = router["structure"]
         default = (router.get("parameters") or {}).get("default_route") or next(iter(structure))
         for path in structure["document" if "document" in structure else default]:
@@ -198,13 +214,18 @@ def read_modules(source: str, revision: str | None) -> list[dict[str, Any]]:
     return entries
 
 
-def _module_entries(source: str, revision: str | None) -> list[dict[str, Any]]:
-    modules = _read_json(source, "modules.json", revision)
+def _module_entries(source: ModelName) -> list[dict[str, Any]]:
+    modules = _read_json(source, "modules.json")
     return [entry for entry in modules if isinstance(entry, dict)] if isinstance(modules, list) else []
 
 
 def _is_router(entry: Mapping[str, Any]) -> bool:
     return str(entry.get("type")).rpartition(".")[2] == "Router"
+
+
+def _router_settings(source: ModelName, entry: Mapping[str, Any]) -> dict[str, Any]:
+    settings: dict[str, Any] = _read_json(source, f"{entry['path']}/router_config.json".lstrip("/"))
+    return settings
 
 
 def one_route(model: SentenceTransformer, role: Role) -> SentenceTransformer:
@@ -234,52 +255,46 @@ def _route(router: Router, role: Role) -> str:
         raise DistilvecError(
             f"its Router has no route for a {role}: {', '.join(router.sub_modules)}.",
             "Name another model.",
-            key="model",
         )
     return str(found[0])
 
 
-def read_settings(name: str, file: str, revision: str | None) -> Any:
+def read_settings(model: ModelName, file: str) -> Any:
     """Return the content of a JSON file of a model, a folder's or the hub's; None without the file."""
-    return _read_json(with_owner(resolve_model(name)), file, revision)
+    return _read_json(hub_name(model), file)
 
 
-def _read_json(source: str, file: str, revision: str | None) -> Any:
-    options: dict[str, Any] = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
-    path = cached_file(source, file, **options)
+def _read_json(source: ModelName, file: str) -> Any:
+    options: dict[str, Any] = {"revision": source.revision, "_raise_exceptions_for_missing_entries": False}
+    path = cached_file(source.name, file, **options)
     return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
 
-def _expect_plain_model(name: str, options: dict[str, Any]) -> None:
+def _expect_plain_model(model: ModelName) -> None:
     """Raise the library's error for a name without a model. An adapter has the configuration of its base."""
-    if adapter_settings(name, options["revision"]) is None:
-        AutoConfig.from_pretrained(resolve_model(name), **options)
+    if adapter_settings(model) is None:
+        AutoConfig.from_pretrained(resolve_model(model.name), **model.options)
 
 
-def _refuse_pooling(name: str, key: str, settings: ModelSettings) -> None:
+def _refuse_pooling(model: ModelName, settings: ModelSettings) -> None:
     """Raise DistilvecError for a pooling or normalization: a SentenceTransformer states its own."""
     for setting, value in (("pooling", settings.pooling), ("normalize", settings.normalize)):
         if value is not None:
-            problem = f"found {value!r}; {name} states its own (modules.json)."
-            raise DistilvecError(problem, "Remove the key.", key=setting_key(key, setting))
+            problem = f"found {value!r}; {model} states its own (modules.json)."
+            raise DistilvecError(problem, "Remove the key.", key=f"..{setting}")
 
 
-def _plain_modules(
-    name: str, key: str, settings: ModelSettings, weights: dict[str, Any], common: dict[str, Any]
-) -> list[Any]:
+def _plain_modules(model: ModelName, settings: ModelSettings, weights: dict[str, Any]) -> list[Any]:
     """Return a plain Hugging Face model and its pooling as modules. Errors: DistilvecError without a pooling."""
     plain = settings.plain
     pooling = settings.pooling or (plain.pooling if plain is not None else None)
     if pooling is None:
-        if key != "teacher.model":
-            raise no_pooling(name, key)
-        raise DistilvecError(
-            f"{name} is a plain Hugging Face model, without a pooling of its tokens.",
-            "Set teacher.pooling to mean, cls or lasttoken, and teacher.normalize to true for vectors of length 1.",
-            key="teacher.pooling",
-        )
+        raise _no_pooling(model, "..pooling")
     transformer = Transformer(
-        resolve_model(name), model_kwargs=weights, processor_kwargs={**common}, config_kwargs={**common}
+        resolve_model(model.name),
+        model_kwargs={**weights, **model.options},
+        processor_kwargs=model.options,
+        config_kwargs=model.options,
     )
     transformer.modality_config = {"text": transformer.modality_config["text"]}  # texts as they are, no chat template
     normalize = settings.normalize
@@ -290,23 +305,23 @@ def _plain_modules(
     return [*modules, Normalize()] if normalize else modules
 
 
-def _set_length(model: SentenceTransformer, name: str, key: str, asked: int | None) -> None:
+def _set_length(loaded: SentenceTransformer, model: ModelName, length: int | None) -> None:
     """Set the longest input: the one that is asked for, or the model's positions if its own limit is greater."""
-    backbone = getattr(model[0], "auto_model", None)
+    backbone = getattr(loaded[0], "auto_model", None)
     positions = None if backbone is None else position_limit(backbone)
-    special = 0 if backbone is None else model[0].tokenizer.num_special_tokens_to_add(pair=False)
-    if asked is not None and asked <= special:
-        problem = f"found {asked}; {name} reads {special} special tokens with a text, so that nothing of it is left."
-        raise DistilvecError(problem, f"Give at least {special + 1}.", key=setting_key(key, "max_length"))
-    if asked is not None and positions is not None and asked > positions:
-        problem = f"found {asked}; {name} has positions for {positions} tokens."
-        raise DistilvecError(problem, "Give at most that.", key=setting_key(key, "max_length"))
-    if asked is not None and is_static(model):
-        model[0].tokenizer.enable_truncation(asked)  # where a static model has its length
-    elif asked is not None:
-        model.max_seq_length = asked
+    special = 0 if backbone is None else loaded[0].tokenizer.num_special_tokens_to_add(pair=False)
+    if length is not None and length <= special:
+        problem = f"found {length}; {model} reads {special} special tokens with a text, so that nothing of it is left."
+        raise DistilvecError(problem, f"Give at least {special + 1}.", key="..max_length")
+    if length is not None and positions is not None and length > positions:
+        problem = f"found {length}; {model} has positions for {positions} tokens."
+        raise DistilvecError(problem, "Give at most that.", key="..max_length")
+    if length is not None and is_static(loaded):
+        loaded[0].tokenizer.enable_truncation(length)  # where a static model has its length
+    elif length is not None:
+        loaded.max_seq_length = length
     elif positions is not None:
-        model.max_seq_length = max_length(model)
+        loaded.max_seq_length = max_length(loaded)
 
 
 def role_prompts(model: SentenceTransformer) -> dict[Role, str]:
@@ -337,59 +352,58 @@ def unused_prompts(model: SentenceTransformer, used: Mapping[Role, str]) -> tupl
     )
 
 
-def model_similarity(model: SentenceTransformer, name: str, key: str) -> Similarity:
+def model_similarity(model: SentenceTransformer, name: str) -> Similarity:
     """Return how a model's vectors are compared, as it states; cosine by default, as in sentence-transformers.
 
-    Errors: DistilvecError with the key for a similarity that is not scored here.
+    Errors: DistilvecError for a similarity that is not scored here.
     """
     fix = "Set teacher.similarity in a recipe, or similarity_fn_name in its config_sentence_transformers.json."
-    return read_similarity(str(model.similarity_fn_name), name, key, fix)
+    return read_similarity(str(model.similarity_fn_name), name, "..similarity", fix)
 
 
-def load_backbone(name: str, key: str, **kwargs: Any) -> SentenceTransformer:
+def load_backbone(model: ModelName, **kwargs: Any) -> SentenceTransformer:
     """Load a model as `load_model` does. Accept plain Hugging Face models too, and compute no vector.
 
     Of a Router the model for documents is returned, as of a teacher.
     """
-    with readable(name, key), complete_weights(name, key):
-        check_kind(name, key, kwargs.get("revision"))
-        model = one_route(load(name, "cpu", **kwargs), "document")
-        _refuse_other_modules(model, name, key)
-        check_model(model, name, key)
-        merge_own_adapters(getattr(model[0], "auto_model", model[0]))
-    separate_pairs(getattr(model[0], "tokenizer", None))
-    return model
+    with reading(model):
+        check_kind(model)
+        whole = load(model.name, "cpu", **model.options, **kwargs)
+        loaded = one_route(whole, "document")
+        _refuse_other_modules(loaded, model)
+        _check_files(whole, model)
+        check_model(loaded, model.name)
+        merge_own_adapters(getattr(loaded[0], "auto_model", loaded[0]))
+    separate_pairs(getattr(loaded[0], "tokenizer", None))
+    return loaded
 
 
-def load_tokenizer(
-    name: str, key: str, *, revision: str | None = None, trust_remote_code: bool = False
-) -> PreTrainedTokenizerBase:
+def load_tokenizer(model: ModelName) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model's folder or id without the model; of a SentenceTransformer the first module's.
 
-    Errors: DistilvecError with the key if there is none.
+    Errors: DistilvecError if it has no tokens of its own.
     """
-    source = resolve_model(name)
-    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    with readable(name, key, "tokenizer"):
+    source = replace(model, name=resolve_model(model.name))
+    check_place(model.name, is_tokenizer=True)
+    with reading(model):
         try:
-            tokenizer = _read_tokenizer(source, options)
+            tokenizer = _read_tokenizer(source)
         except (OSError, ValueError):
-            if with_owner(source) == source:
+            if hub_name(source) == source:
                 raise
-            tokenizer = _read_tokenizer(with_owner(source), options)
-        check_tokenizer(tokenizer, name, key)
+            tokenizer = _read_tokenizer(hub_name(source))
+        check_tokenizer(tokenizer, model.name)
     separate_pairs(tokenizer)
     return tokenizer
 
 
-def _read_tokenizer(source: str, options: dict[str, Any]) -> PreTrainedTokenizerBase:
+def _read_tokenizer(source: ModelName) -> PreTrainedTokenizerBase:
     """Read a tokenizer with the settings that sentence-transformers gives it: its arguments, lower case, length."""
-    revision = options["revision"]
-    folder = first_module(source, revision)
-    settings = Transformer.load_config(source, subfolder=folder, revision=revision)
+    folder = first_module(source)
+    settings = Transformer.load_config(source.name, subfolder=folder, revision=source.revision)
     arguments = settings.get("processor_kwargs") or settings.get("tokenizer_args") or {}
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        source, subfolder=folder, **{**arguments, **options}
+        source.name, subfolder=folder, **{**arguments, **source.options}
     )
     if settings.get("max_seq_length") is not None:
         tokenizer.model_max_length = settings["max_seq_length"]
@@ -418,30 +432,35 @@ def model_name(model: str) -> str:
     return folder.name if run is None else run.path.name
 
 
-def with_owner(source: str) -> str:
-    """Prepend "sentence-transformers/" to a hub id without an owner."""
-    return source if "/" in source or Path(source).exists() else f"sentence-transformers/{source}"
+def hub_name(model: ModelName) -> ModelName:
+    """Return the name that a model is read by: the folder of an installed one, else an id of the hub with its owner."""
+    name = resolve_model(model.name)
+    if "/" not in name and not Path(name).exists():
+        name = f"sentence-transformers/{name}"
+    return replace(model, name=name)
 
 
-def folder_of(source: str, revision: str | None) -> tuple[Path | None, str | None]:
-    """The folder of a model's files, and their commit (`revision` as given for a local folder)."""
-    if Path(source).is_dir():
-        return Path(source), revision
+def folder_of(model: ModelName) -> tuple[Path | None, str | None]:
+    """The folder of a model's files, and their commit (the revision as given for a local folder)."""
+    source = hub_name(model)
+    if Path(source.name).is_dir():
+        return Path(source.name), model.revision
     options: dict[str, Any] = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
     for name in ("modules.json", "config.json", "adapter_config.json"):
-        file = cached_file(with_owner(source), name, revision=revision, **options)
+        file = cached_file(source.name, name, revision=model.revision, **options)
         if file is not None:
             folder = Path(file).parent
             return folder, folder.name
-    return None, revision
+    return None, model.revision
 
 
-def no_pooling(name: str, key: str) -> DistilvecError:
+def _no_pooling(model: ModelName, key: str = "") -> DistilvecError:
     """Return the error for a plain Hugging Face model if a SentenceTransformer is expected."""
     return DistilvecError(
-        f"{name} is a plain Hugging Face model without a pooling of tokens to one vector.",
-        "Save it as a SentenceTransformer with its pooling, or set teacher.pooling to mean, cls or lasttoken: as a key "
-        "of a recipe, or after the options of `distilvec finetune` (teacher.pooling=mean).",
+        f"{model} is a plain Hugging Face model without a pooling of tokens to one vector.",
+        "Save it as a SentenceTransformer with its pooling, or set teacher.pooling to mean, cls or lasttoken (and "
+        "teacher.normalize to true for vectors of length 1): as keys of a recipe, or after the options of `distilvec "
+        "finetune` (teacher.pooling=mean).",
         key=key,
     )
 
@@ -466,17 +485,6 @@ def load(path_or_id: str | Path, device: str | None = None, **kwargs: Any) -> Se
             )
     own_weights(model)
     return model
-
-
-def own_weights(model: torch.nn.Module) -> None:
-    """Copy a model's weights on the CPU out of their file.
-
-    The libraries map it into memory: where it is written over while the model is in use, vectors are those of other
-    bytes, and a file that becomes shorter ends the process.
-    """
-    for values in chain(model.parameters(), model.buffers()):
-        if values.device.type == "cpu":
-            values.data = values.data.clone()
 
 
 class _SavedExperts(Experts):

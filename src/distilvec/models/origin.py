@@ -13,12 +13,13 @@ from huggingface_hub import ModelCard
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-Named = tuple[str, str | None]  # a model's name and revision
+from distilvec.core.model_name import ModelName
+
 _LICENSE = ("license", "license_name", "license_link")  # of a card's metadata
 _CACHED = re.compile(r"models--(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)")  # a folder of the hub's cache
 
 
-def origin(base: Named | None, teachers: Sequence[Named]) -> dict[str, Any]:
+def origin(base: ModelName | None, teachers: Sequence[ModelName]) -> dict[str, Any]:
     """Return a card's `base_model` (ids) and license for a model made of `base` and trained on vectors of `teachers`.
 
     The license is the base's. It is left out if a teacher's card has another one.
@@ -26,11 +27,11 @@ def origin(base: Named | None, teachers: Sequence[Named]) -> dict[str, Any]:
     models = [*([] if base is None else [base]), *teachers]
     ids: list[str] = []
     for model in models:
-        ids += hub_ids(*model)
+        ids += hub_ids(model)
     fields: dict[str, Any] = {}
     if ids:
         fields["base_model"] = list(dict.fromkeys(ids))  # each once
-    licenses = [license_of(*model) for model in models]
+    licenses = [license_of(model) for model in models]
     licenses_differ = any(other and other != licenses[0] for other in licenses[1:])
     if base is not None and not licenses_differ:
         fields |= licenses[0]
@@ -55,17 +56,17 @@ def read_card(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def hub_ids(name: str, revision: str | None = None) -> list[str]:
+def hub_ids(model: ModelName) -> list[str]:
     """Return the id of a model on the hub; for a folder without one the ids that its card is based on."""
-    from distilvec.models.load import BUILTIN, folder_of, with_owner
+    from distilvec.models.load import BUILTIN, folder_of, hub_name
 
+    name = model.name
     if name.removeprefix("sentence-transformers/") == BUILTIN and not Path(name).exists():
         return [f"sentence-transformers/{BUILTIN}"]
     if not Path(name).exists():
-        owned = with_owner(name)
         hub_id = name
-        if owned != name and folder_of(owned, revision)[0] is not None:
-            hub_id = owned
+        if hub_name(model) != model and folder_of(model)[0] is not None:
+            hub_id = hub_name(model).name
         return [hub_id] if is_hub_id(hub_id) else []
     for folder in Path(name).absolute().parents:
         if match := _CACHED.fullmatch(folder.name):
@@ -76,12 +77,12 @@ def hub_ids(name: str, revision: str | None = None) -> list[str]:
     return [base_model for base_model in base_models if is_hub_id(base_model)]
 
 
-def license_of(name: str, revision: str | None = None) -> dict[str, str]:
+def license_of(model: ModelName) -> dict[str, str]:
     """Return license, license_name and license_link of a model, as far as its card on this machine has them."""
-    from distilvec.models.load import folder_of, resolve_model
+    from distilvec.models.load import folder_of
 
     with suppress(OSError, ValueError):
-        folder, _ = folder_of(resolve_model(name), revision)
+        folder, _ = folder_of(model)
         card = {} if folder is None else read_card(folder)
         return {key: card[key] for key in _LICENSE if card.get("license") and isinstance(card.get(key), str)}
     return {}

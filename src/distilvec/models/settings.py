@@ -30,8 +30,6 @@ class ModelSettings:
     after another. `device_map` spreads the layers over devices: a plan of accelerate, or devices by module.
     """
 
-    revision: str | None = None
-    trust_remote_code: bool = False
     pooling: str | None = None
     normalize: bool | None = None
     plain: PlainSettings | None = None
@@ -48,16 +46,7 @@ class ModelSettings:
         return None if self.attention == "own" else self.attention
 
 
-def setting_key(key: str, setting: str) -> str:
-    """Return the key of a setting next to the model's key: teacher.pooling for teacher.model.
-
-    A key without a section, such as an argument of a function, has no settings: it names the model in every error.
-    """
-    section, dot, _ = key.rpartition(".")
-    return f"{section}.{setting}" if dot else key
-
-
-def placement(settings: ModelSettings, device: str, key: str) -> dict[str, Any]:
+def placement(settings: ModelSettings, device: str) -> dict[str, Any]:
     """Keywords of `from_pretrained` for `quantize` and `device_map`; empty without both.
 
     Such a model is loaded to its devices in the precision it computes in, and is not moved after that.
@@ -69,7 +58,7 @@ def placement(settings: ModelSettings, device: str, key: str) -> dict[str, Any]:
     dtype = torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
     keywords: dict[str, Any] = {"dtype": dtype, "device_map": settings.device_map or {"": device}}
     if settings.quantize is not None:
-        require_extra("quantize", setting_key(key, "quantize"))
+        require_extra("quantize", "..quantize")
         from transformers import BitsAndBytesConfig
 
         if settings.quantize == "4bit":

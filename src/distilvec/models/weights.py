@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,17 @@ def count_parameters(weights: Iterable[Tensor]) -> int:
         state = getattr(weight, "quant_state", None)
         count += math.prod(getattr(state, "shape", weight.shape))
     return count
+
+
+def own_weights(model: nn.Module) -> None:
+    """Copy a model's weights on the CPU out of their file.
+
+    The libraries map it into memory: where it is written over while the model is in use, vectors are those of other
+    bytes, and a file that becomes shorter ends the process.
+    """
+    for values in chain(model.parameters(), model.buffers()):
+        if values.device.type == "cpu":
+            values.data = values.data.clone()
 
 
 def map_weights(model: nn.Module, folder: Path) -> None:

@@ -14,20 +14,21 @@ from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore, read_stored, store_json
 from distilvec.core.device import fast_bf16, pick_device
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.info import TeacherInfo
+from distilvec.core.model_name import ModelName
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.storage import Remote
 from distilvec.data.corpus import Corpus
 from distilvec.formats.replace import read_record
+from distilvec.models.checks import check_place
 from distilvec.models.load import folder_of, load_backbone, load_tokenizer, resolve_model
 from distilvec.models.tokenizers import tokenizer_hash
-from distilvec.models.unreadable import readable
 from distilvec.pipeline.caches import cache_folder
 from distilvec.pipeline.job import TeacherDescription
 from distilvec.pipeline.texts import texts_by_language
 from distilvec.students.after_pooling import has_own_modules, kept_modules, read_later_modules, why_not_kept
-from distilvec.students.build import source_name
+from distilvec.students.build import source_model
 from distilvec.students.design import Budget, describe, design_student, parse_size
 from distilvec.students.shape import count_tokens, count_weights, read_shape
 from distilvec.teachers.cache.fill import count_missing, superset_caches
@@ -63,18 +64,18 @@ def size_student(
     """
     assert section.size is not None
     teacher = described.info
-    model, revision = source_name(section, teacher)
+    model = source_model(section, teacher)
     if model is None:
         raise DistilvecError(
             "the teacher is no model on this machine, so that it has no layers to take.", "Name student.model.", key=KEY
         )
-    options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
     budget = parse_size(section.size, KEY)
-    shape = replace(read_shape(model, "student.model", **options), linear_dim=teacher.dim)
+    with about("student.model", model.name):
+        shape = replace(read_shape(model), linear_dim=teacher.dim)
     # What follows the pooling as students/build.py makes it: in a space of its own only what is asked for
     if section.dense == "keep" or section.dense == "fold":
         dim = teacher.dim if in_teacher_space else None
-        later_modules = read_later_modules(model, revision)
+        later_modules = read_later_modules(model)
         if why_not_kept(later_modules, section.pooling, dim) is None:  # else the student is refused when it is built
             kept = kept_modules(later_modules, dim, fold=section.dense == "fold")
             shape = replace(shape, linear="keep", kept_parameters=count_weights(kept))
@@ -86,7 +87,8 @@ def size_student(
         shape = replace(shape, dim=min(shape.dim, teacher.dim))
     if budget.share is not None and section.model != "teacher" and described.parameters is not None:
         budget = Budget(int(budget.share * described.parameters))
-    tokenizer = load_tokenizer(model, "student.model", **options)
+    with about("student.model", model.name):
+        tokenizer = load_tokenizer(model)
     parts = [FORMAT, repr(budget), section.is_static, repr(shape), corpus.fingerprint, tokenizer_hash(tokenizer)]
     file = store.folder("designs", f"{fingerprint(*parts)}.json")
     stored = read_stored(file, "design")
@@ -119,11 +121,11 @@ def with_linear_layer(section: StudentSection, description: TeacherDescription) 
         folder = _model_folder(section)
         if not _is_model_of(description.info, folder) and not _is_made_of(description, read_record(folder)):
             return section.model_copy(update={"dense": "always"})
-    name, revision = source_name(section, description.info)
-    if name is None or section.is_static:
+    source = source_model(section, description.info)
+    if source is None or section.is_static:
         return section
-    with readable(name, "student.model"):
-        later_modules = read_later_modules(name, revision)
+    with about("student.model", source.name):
+        later_modules = read_later_modules(source)
     if not has_own_modules(later_modules):
         return section
     is_kept = why_not_kept(later_modules, section.pooling, description.info.dim) is None
@@ -136,13 +138,14 @@ def _model_folder(section: StudentSection) -> Path:
     The decision must not depend on whether it was: it is part of a run's fingerprint.
     """
     assert section.model is not None
-    source = resolve_model(section.model)
-    with readable(section.model, "student.model"):
-        folder = folder_of(source, section.revision)[0]
-    if folder is None:
-        load_backbone(source, "student.model", revision=section.revision, trust_remote_code=section.trust_remote_code)
-        folder = folder_of(source, section.revision)[0]
-    return folder or Path(source)
+    source = ModelName(section.model, section.revision, section.trust_remote_code)
+    with about("student.model", source.name):
+        check_place(source.name)
+        folder = folder_of(source)[0]
+        if folder is None:
+            load_backbone(source)
+            folder = folder_of(source)[0]
+    return folder or Path(resolve_model(source.name))
 
 
 def _is_model_of(teacher: TeacherInfo, folder: Path) -> bool:
@@ -152,7 +155,7 @@ def _is_model_of(teacher: TeacherInfo, folder: Path) -> bool:
     """
     if teacher.model is None:
         return False
-    teacher_folder = folder_of(teacher.model, teacher.revision)[0]
+    teacher_folder = folder_of(ModelName(teacher.model, teacher.revision))[0]
     return teacher_folder is not None and teacher_folder.resolve() == folder.resolve()
 
 

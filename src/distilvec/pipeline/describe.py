@@ -12,20 +12,21 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore, read_stored, store_json
+from distilvec.core.errors import about
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
 from distilvec.core.log import log
 from distilvec.data.corpus import Corpus
+from distilvec.models.checks import check_place
 from distilvec.models.experts import Experts
 from distilvec.models.load import folder_of, resolve_model
 from distilvec.models.parts import is_static, max_length, text_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
-from distilvec.models.unreadable import Kind, readable
 from distilvec.models.weights import count_parameters, map_weights
 from distilvec.pipeline.decide import hardware_dtype, is_open
 from distilvec.pipeline.job import LoadedModels, TeacherDescription, errors_of
 from distilvec.pipeline.student import draw_fitting_texts, load_saved
 from distilvec.report.record import TeacherRecord
-from distilvec.students.build import build_with_notes, dropout_rates, source_name
+from distilvec.students.build import build_with_notes, dropout_rates, source_model
 from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manifest
 from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
 from distilvec.teachers.open import OpenTeacher, open_teacher
@@ -79,7 +80,11 @@ def _teacher_file(section: TeacherSection, store: ArtifactStore) -> Path | None:
 
     None for a table of vectors, and for a model that is not on this machine yet.
     """
-    folder = _folder(section.local_model, section.revision, "teacher.model")
+    folder = None
+    if section.api is None and section.named_model is not None:
+        with about("teacher.model", section.named_model.name):
+            check_place(section.named_model.name)
+            folder = folder_of(section.named_model)[0]
     if folder is None and section.api is None:
         return None
     settings = section.model_dump(mode="json", exclude={"live", "weight", "batch_tokens", "api", "device_map"})
@@ -169,10 +174,13 @@ def _student_file(
 
 def _student_folder(section: StudentSection, teacher: TeacherInfo) -> Path | None:
     """Return the folder of the model or, for a fresh one, of the tokenizer that a student is made from."""
-    name, revision = source_name(section, teacher)
-    if section.config is not None:
-        return _folder(name, revision, "student.tokenizer", "tokenizer")
-    return _folder(name, revision, "student.model")
+    source = source_model(section, teacher)
+    if source is None:
+        return None
+    is_fresh = section.config is not None
+    with about("student.tokenizer" if is_fresh else "student.model", source.name):
+        check_place(source.name, is_tokenizer=is_fresh)
+        return folder_of(source)[0]
 
 
 def student_content(section: StudentSection, teacher: TeacherInfo, vocabulary: Any) -> str:
@@ -216,14 +224,6 @@ def _stated(folder: Path) -> str | None:
     """Return the file in which a model states its prompts and its similarity, which no hash of a model reads."""
     path = folder / "config_sentence_transformers.json"
     return path.read_text(encoding="utf-8") if path.is_file() else None
-
-
-def _folder(name: str | None, revision: str | None, key: str, kind: Kind = "model") -> Path | None:
-    """Return the folder of a model's files, None without a name or if it is not on this machine yet."""
-    if name is None:
-        return None
-    with readable(name, key, kind):
-        return folder_of(resolve_model(name), revision)[0]
 
 
 def _with_tuples(info: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
+from distilvec.core.model_name import ModelName
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Sample, Score
 from distilvec.evaluation.tasks import TaskFailure
@@ -78,7 +79,8 @@ class Run:
     @cached_property
     def student(self) -> SentenceTransformer:
         """The best student, loaded on the CPU at first use."""
-        return load_model(str(self.student_folder), "student", trust_remote_code=self.trust_remote_code)
+        with about("student", self.student_folder):
+            return load_model(ModelName(str(self.student_folder), trusted=self.trust_remote_code))
 
     @property
     def student_folder(self) -> Path:

@@ -22,6 +22,7 @@ from distilvec.config.schema import Recipe
 from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
 from distilvec.core.method_file import short_name
+from distilvec.core.model_name import ModelName
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.corpus import Corpus
@@ -29,7 +30,7 @@ from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.speed import Speed
 from distilvec.formats.sentence_transformers import finish_student
 from distilvec.models.load import model_name
-from distilvec.models.origin import Named, is_hub_id, origin
+from distilvec.models.origin import is_hub_id, origin
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.objectives import make_objective
 from distilvec.pipeline.opened_run import Run
@@ -235,20 +236,20 @@ def training_length(stage: Stage) -> str | None:
 
 def hub_record(recipe: Recipe) -> dict[str, Any]:
     """Return the part of the model card's metadata that follows from the recipe: base_model, datasets, license."""
-    models: list[Named] = []
-    adapters: list[Named] = []
+    models: list[ModelName] = []
+    adapters: list[ModelName] = []
     for teacher in [recipe.teacher, *recipe.more_teachers]:
-        if teacher.model is not None:
-            models.append((teacher.model, teacher.revision))
+        if teacher.named_model is not None:
+            models.append(teacher.named_model)
         for adapter in teacher.adapters or ():
-            adapters.append((adapter, None))
+            adapters.append(ModelName(adapter))
 
     student = recipe.student
-    base: Named | None = None
+    base: ModelName | None = None
     if student.model == "teacher":
         base = models[0]
     elif student.model is not None:
-        base = (student.model, student.revision)
+        base = ModelName(student.model, student.revision)
     metadata = origin(base, [*models, *adapters])
 
     sources = recipe.corpus.sources if recipe.corpus is not None else []

@@ -10,14 +10,15 @@ from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.config.student import StudentSection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
+from distilvec.core.model_name import ModelName
 from distilvec.data.corpus import Corpus
 from distilvec.formats.replace import damaged_files
+from distilvec.models.checks import reading
 from distilvec.models.load import load, load_tokenizer
-from distilvec.models.unreadable import readable
 from distilvec.models.weights import map_weights
 from distilvec.pipeline.job import Job
-from distilvec.students.build import build_student, source_name, with_dropout
+from distilvec.students.build import build_student, source_model, with_dropout
 from distilvec.students.encoder import Encoder
 from distilvec.students.factorize import TEXTS
 from distilvec.students.lora import add_adapters
@@ -61,7 +62,7 @@ def load_saved(folder: Path, device: str = "cpu", trust_remote_code: bool = Fals
             "Restore it from a copy, or train again with --restart, which moves the run aside.",
             key="student",
         )
-    with readable(str(folder), "student"):
+    with about("student", folder), reading(ModelName(str(folder))):
         return load(folder, device, trust_remote_code=trust_remote_code)
 
 
@@ -84,10 +85,10 @@ def student_tokenizer(job: Job) -> PreTrainedTokenizerBase | None:
         tokenizer: PreTrainedTokenizerBase = job.vocabulary.tokenizer
         return tokenizer
     section = job.recipe.student
-    name, revision = source_name(section, job.teacher.info)
-    key = "student.model" if section.config is None else "student.tokenizer"
-    assert name is not None, "resolve has described a student of this model"
-    tokenizer = load_tokenizer(name, key, revision=revision, trust_remote_code=section.trust_remote_code)
+    source = source_model(section, job.teacher.info)
+    assert source is not None, "resolve has described a student of this model"
+    with about("student.model" if section.config is None else "student.tokenizer", source.name):
+        tokenizer = load_tokenizer(source)
     tokenizer.truncation_side = "right"  # as a student cuts texts (students/build.py)
     return tokenizer
 

@@ -15,7 +15,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import CorpusSection, EvaluationSection, Recipe, TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore, open_or_build
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
@@ -40,7 +40,7 @@ from distilvec.evaluation.suite import load_suite, read_suite, suite_texts
 from distilvec.evaluation.tasks import Task
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
-from distilvec.students.build import source_name
+from distilvec.students.build import source_model
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary, stored_vocabulary
 from distilvec.vocabulary.edit import fast_tokenizer
@@ -176,13 +176,14 @@ def load_vocabulary(
     vocabulary = section.vocabulary
     if vocabulary is None:
         return None
-    model, revision = source_name(section, teacher)
+    model = source_model(section, teacher)
     if model is None:
         raise DistilvecError(
             "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model.", key="student.model"
         )
     key = "student.model" if section.model else "student.tokenizer"
-    tokenizer = load_tokenizer(model, key, revision=revision, trust_remote_code=section.trust_remote_code)
+    with about(key, model.name):
+        tokenizer = load_tokenizer(model)
     pieces = Pieces(tokenizer, "the backbone's tokenizer", key)
     parts = [
         VOCABULARY_FORMAT,

@@ -10,8 +10,9 @@ from pathlib import Path
 from threading import Condition, Event
 
 from distilvec.config.endpoint import EndpointSection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import locked, read_json, write_json
+from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
 
 COUNTS = ("requests", "retries", "tokens")  # and "written", once a model has written some
@@ -41,7 +42,8 @@ def token_counter(section: EndpointSection, key: str) -> Callable[[Sequence[str]
     """A function that estimates the tokens of each text: by `tokenizer`, else one for every four bytes of UTF-8."""
     if section.tokenizer is None:
         return lambda texts: [1 + len(_utf8(text)) // BYTES for text in texts]
-    tokenizer = load_tokenizer(section.tokenizer, f"{key}.tokenizer")
+    with about(f"{key}.tokenizer", section.tokenizer):
+        tokenizer = load_tokenizer(ModelName(section.tokenizer))
     return lambda texts: [len(ids) for ids in tokenizer(list(texts))["input_ids"]] if len(texts) else []
 
 

@@ -13,19 +13,23 @@ import torch
 from sentence_transformers.sentence_transformer.modules import Dense, Dropout, LayerNorm, Module, Normalize, Pooling
 from torch import nn
 
-from distilvec.models.load import read_modules, resolve_model, with_owner
+from distilvec.core.model_name import ModelName
+from distilvec.models.load import hub_name, read_modules
 
 KEPT = ("Dense", "LayerNorm", "Dropout", "Normalize")
 _CLASSES: dict[str, type[Module]] = {kind.__name__: kind for kind in (Pooling, Dense, LayerNorm, Dropout, Normalize)}
 
 
-def read_later_modules(name: str, revision: str | None) -> list[Any]:
+def read_later_modules(model: ModelName) -> list[Any]:
     """Load the modules after a model's transformer, which are small; one of a kind that is not kept is left empty."""
-    source = with_owner(resolve_model(name))
+    source = hub_name(model)
     modules: list[Any] = []
-    for entry in read_modules(source, revision)[1:]:
+    for entry in read_modules(source)[1:]:
         kind = _CLASSES.get(entry["type"].rpartition(".")[2])
-        modules.append(nn.Module() if kind is None else kind.load(source, subfolder=entry["path"], revision=revision))
+        if kind is None:
+            modules.append(nn.Module())
+        else:
+            modules.append(kind.load(source.name, subfolder=entry["path"], revision=model.revision))
     return modules
 
 

@@ -30,17 +30,18 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from distilvec.config.presets import PRESETS, find_preset
 from distilvec.config.schema import Role
 from distilvec.config.student import StudentSection
-from distilvec.core.errors import DistilvecError, first_line, nearest
+from distilvec.core.errors import DistilvecError, about, first_line, nearest
 from distilvec.core.info import UNLIMITED
 from distilvec.core.info import TeacherInfo as TeacherInfo
+from distilvec.core.model_name import ModelName
 from distilvec.core.objective import Projection
 from distilvec.models.adapters import merge_adapters
 from distilvec.models.bidirectional import lift_causal_mask
+from distilvec.models.checks import refuse_several_parts
 from distilvec.models.experts import Experts
-from distilvec.models.load import load_backbone, load_tokenizer, resolve_model, role_prompts, with_owner
+from distilvec.models.load import hub_name, load_backbone, load_tokenizer, resolve_model, role_prompts
 from distilvec.models.parts import lengthen, position_limit, stated_positions
 from distilvec.models.tokenizers import give_padding
-from distilvec.models.unreadable import refuse_several_parts
 from distilvec.students.after_pooling import has_own_modules, kept_modules, why_not_kept
 from distilvec.students.factorize import factorize
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
@@ -103,7 +104,8 @@ def build_with_notes(
         if vocabulary is not None and section.vocabulary is not None and section.config is None:
             give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
         if section.attention == "bidirectional" or (section.model == "teacher" and teacher.attention):
-            lift_causal_mask(transformer.auto_model, source.name, "student")
+            with about("student.attention"):
+                lift_causal_mask(transformer.auto_model, source.name)
         front: list[Any]
         if section.is_static:
             table = table_of_tokens(section, source, teacher, texts)
@@ -242,33 +244,36 @@ class PoolingChoice:
     replaced: bool = False
 
 
-def source_name(section: StudentSection, teacher: TeacherInfo) -> tuple[str | None, str | None]:
-    """Return name and revision of the model that a student is made from; of a fresh one those of its tokenizer."""
+def source_model(section: StudentSection, teacher: TeacherInfo) -> ModelName | None:
+    """Return the model that a student is made from; of a fresh one that of its tokenizer; None without one."""
+    name, revision = section.model or section.tokenizer, section.revision
     if section.model == "teacher":
-        return teacher.model, section.revision or teacher.revision
-    return section.model or section.tokenizer, section.revision
+        name, revision = teacher.model, section.revision or teacher.revision
+    return None if name is None else ModelName(name, revision, section.trust_remote_code)
 
 
 def load_source(section: StudentSection, teacher: TeacherInfo) -> StudentSource:
     """Load the model of `student.model`, in fp32: a SentenceTransformer, or a plain Hugging Face model."""
-    name, revision = source_name(section, teacher)
-    if name is None:
+    source = source_model(section, teacher)
+    if source is None:
         raise DistilvecError(
             "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model.", key="student.model"
         )
-    options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
-    model = load_backbone(name, "student.model", model_kwargs={"dtype": torch.float32}, **options)
+    with about("student.model", source.name):
+        model = load_backbone(source, model_kwargs={"dtype": torch.float32})
     if not isinstance(getattr(model[0], "auto_model", None), PreTrainedModel):
         raise DistilvecError(
-            f"{name} begins with a {type(model[0]).__name__} module; expected a transformer.",
+            f"{source} begins with a {type(model[0]).__name__} module; expected a transformer.",
             "Take a SentenceTransformer or Hugging Face encoder with a transformer backbone.",
             key="student.model",
         )
-    refuse_several_parts(model[0].auto_model, name, "student.model")
+    with about("student.model"):
+        refuse_several_parts(model[0].auto_model, source.name)
     if section.model == "teacher":
-        merge_adapters(model[0].auto_model, teacher.adapters or ())
-    stated = is_sentence_transformer_model(with_owner(resolve_model(name)), revision=revision)
-    return StudentSource(name, list(model) if stated else [model[0]], role_prompts(model))
+        with about("teacher.adapters"):
+            merge_adapters(model[0].auto_model, teacher.adapters or ())
+    stated = is_sentence_transformer_model(hub_name(source).name, revision=source.revision)
+    return StudentSource(source.name, list(model) if stated else [model[0]], role_prompts(model))
 
 
 def choose_pooling(section: StudentSection, source: StudentSource, teacher: TeacherInfo) -> PoolingChoice:
@@ -370,9 +375,9 @@ def fresh_transformer(section: StudentSection, vocabulary: PreTrainedTokenizerBa
     """
     assert section.config is not None and section.tokenizer is not None
     common: dict[str, Any] = {"trust_remote_code": section.trust_remote_code}  # a tokenizer with code of its own
-    tokenizer = vocabulary or load_tokenizer(
-        section.tokenizer, "student.tokenizer", revision=section.revision, **common
-    )
+    with about("student.tokenizer", section.tokenizer):
+        source = ModelName(section.tokenizer, section.revision, section.trust_remote_code)
+        tokenizer = vocabulary or load_tokenizer(source)
     config = fresh_config(section.config, tokenizer)
     try:
         backbone = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)

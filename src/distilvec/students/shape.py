@@ -19,16 +19,16 @@ from transformers import (
 )
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.model_name import ModelName
+from distilvec.models.checks import reading, refuse_several_parts
 from distilvec.models.load import (
     adapter_settings,
     check_kind,
     first_module,
+    hub_name,
     load_tokenizer,
-    resolve_model,
-    with_owner,
 )
 from distilvec.models.tokenizers import plain_copy
-from distilvec.models.unreadable import readable, refuse_several_parts
 from distilvec.students.after_pooling import has_own_modules, read_later_modules, width_behind
 from distilvec.students.design import ModelShape, TokensUsed
 from distilvec.students.factorize import check_factorizable
@@ -41,25 +41,21 @@ from distilvec.vocabulary.trim import Words, trim, unseen
 ENCODER_DECODERS = ("t5", "mt5", "umt5")
 
 
-def read_shape(
-    name: str, key: str = "teacher", *, revision: str | None = None, trust_remote_code: bool = False
-) -> ModelShape:
+def read_shape(model: ModelName) -> ModelShape:
     """Read the sizes of a model, a folder or hub id, from its configuration and tokenizer; no backbone is loaded.
 
     `linear_dim` is that of a student in the model's own space: set it for a student of another teacher.
-    Errors: DistilvecError with the key for a model that cannot be read.
     """
-    backbone = _backbone(name, key, revision, trust_remote_code)
-    with readable(name, key):
-        later_modules = read_later_modules(name, revision)
-    tokenizer = load_tokenizer(name, key, revision=revision, trust_remote_code=trust_remote_code)
+    backbone = _backbone(model)
+    later_modules = read_later_modules(model)
+    tokenizer = load_tokenizer(model)
     no_trimming = "" if plain_copy(tokenizer) else "its tokenizer has no fast form (tokenizer.json)."
 
     hidden_size = backbone.config.get_text_config().hidden_size
     dim = width_behind(later_modules) if has_own_modules(later_modules) else hidden_size
     return _shape_of(
         backbone,
-        name=Path(name).name,
+        name=Path(model.name).name,
         dim=dim,
         linear_dim=dim,
         dense_parameters=count_weights(later_modules),
@@ -67,12 +63,9 @@ def read_shape(
     )
 
 
-def read_width(name: str, key: str = "teacher", *, revision: str | None = None, trust_remote_code: bool = False) -> int:
-    """Read the hidden size of a model from its configuration alone, without its tokenizer, which may be large.
-
-    Errors: DistilvecError with the key for a model that cannot be read.
-    """
-    width: int = _backbone(name, key, revision, trust_remote_code).config.get_text_config().hidden_size
+def read_width(model: ModelName) -> int:
+    """Read the hidden size of a model from its configuration alone, without its tokenizer, which may be large."""
+    width: int = _backbone(model).config.get_text_config().hidden_size
     return width
 
 
@@ -81,20 +74,19 @@ def count_weights(modules: Sequence[nn.Module]) -> int:
     return sum(weight.numel() for module in modules for weight in module.parameters())
 
 
-def _backbone(name: str, key: str, revision: str | None, trust_remote_code: bool) -> PreTrainedModel:
+def _backbone(model: ModelName) -> PreTrainedModel:
     """Return a model's backbone without weights."""
-    source = with_owner(resolve_model(name))
-    with readable(name, key):
-        check_kind(name, key, revision)
-        adapter = adapter_settings(name, revision)
+    with reading(model):
+        check_kind(model)
+        source = hub_name(model)
+        adapter = adapter_settings(model)
         if adapter is None:
-            options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-            config = AutoConfig.from_pretrained(source, subfolder=first_module(source, revision), **options)
+            config = AutoConfig.from_pretrained(source.name, subfolder=first_module(source), **source.options)
         else:  # of the adapter's base, whose revision is its own
             base = adapter["base_model_name_or_path"]
-            config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
-        backbone = _without_weights(config, trust_remote_code)
-        refuse_several_parts(backbone, name, key)
+            config = AutoConfig.from_pretrained(base, trust_remote_code=model.trusted)
+        backbone = _without_weights(config, model.trusted)
+        refuse_several_parts(backbone, model.name)
         return backbone
 
 
@@ -169,12 +161,12 @@ def _shape_of(backbone: PreTrainedModel, **settings: Any) -> ModelShape:
     )
 
 
-def _without_weights(config: PretrainedConfig, trust_remote_code: bool) -> PreTrainedModel:
+def _without_weights(config: PretrainedConfig, trusted: bool) -> PreTrainedModel:
     """Build the encoder of a configuration on the meta device, where weights have shapes and take no memory."""
     # sentence-transformers loads the encoder alone, too
     auto = AutoModelForTextEncoding if config.model_type in ENCODER_DECODERS else AutoModel
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        backbone: PreTrainedModel = auto.from_config(config, trust_remote_code=trust_remote_code)
+        backbone: PreTrainedModel = auto.from_config(config, trust_remote_code=trusted)
     return backbone
 
 

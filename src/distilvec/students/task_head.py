@@ -17,9 +17,10 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from distilvec.core.batch import Text
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.files import read_json
 from distilvec.core.log import Advance
+from distilvec.core.model_name import ModelName
 from distilvec.core.task_head import PAIRS, HeadInfo, TaskHead, TaskInfo, TaskKind
 from distilvec.models.load import evaluating, load_model
 from distilvec.models.tokenizers import fill_empty_texts
@@ -99,7 +100,8 @@ class TaskModel:
         self.kind = self._head.task.kind
         self._prompt = str(info.get("prompt") or "")
         self._scale = info.get("scale") or (0.0, 1.0)
-        model = load_model(str(self.folder), "model", trust_remote_code=trust_remote_code)
+        with about("model", self.folder):
+            model = load_model(ModelName(str(self.folder), trusted=trust_remote_code))
         self._model = model.to(device)
 
     def __repr__(self) -> str:

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.extras import require_extra
 from distilvec.core.info import Role
+from distilvec.core.model_name import ModelName
 from distilvec.core.similarity import Similarity
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, tokenize
 from distilvec.formats.openvino import OpenvinoEmbedder
@@ -61,7 +62,7 @@ class GraphEmbedder:
     @property
     def similarity(self) -> Similarity:
         """How the model's vectors are compared."""
-        return model_similarity(self.model, self.name, "model")
+        return model_similarity(self.model, self.name)
 
     @property
     def normalized(self) -> bool:
@@ -124,8 +125,9 @@ def open_exported(path: Path, key: str, trust_remote_code: bool = False) -> Grap
     """
     folder = model_folder(path, key)
     require_extra("openvino" if path.suffix == ".xml" else "onnx", key)
-    model = load_model(str(folder), key, trust_remote_code=trust_remote_code)
-    model_similarity(model, path.name, key)
+    with about(key, folder):
+        model = load_model(ModelName(str(folder), trusted=trust_remote_code))
+        model_similarity(model, path.name)
     return GraphEmbedder(f"{folder.name}/{path.name}", model, READERS[path.suffix](path), max_length(model))
 
 

@@ -19,10 +19,12 @@ from transformers import PreTrainedTokenizerBase
 from distilvec.alignment.offsets import special_around
 from distilvec.core.batch import Text
 from distilvec.core.device import pick_device, warn_slow_bf16
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.info import Role, TeacherInfo
+from distilvec.core.model_name import ModelName
 from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import Corpus
+from distilvec.models.checks import PROBE, check_vector
 from distilvec.models.load import (
     evaluating,
     folder_of,
@@ -34,9 +36,8 @@ from distilvec.models.load import (
     unused_prompts,
 )
 from distilvec.models.parts import max_length, tokens_without_row
-from distilvec.models.settings import ModelSettings, setting_key
+from distilvec.models.settings import ModelSettings
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
-from distilvec.models.unreadable import PROBE, check_vector, vector_expected
 from distilvec.teachers.cache.evaluation_vectors import open_evaluation_cache, stored_batches
 from distilvec.teachers.cache.fill import FillSteps, compute_vectors, fill_steps
 from distilvec.teachers.cache.manifest import Manifest, hash_model, hash_modules
@@ -63,7 +64,7 @@ _NOT_HASHED = ("transformers_version", "_name_or_path", "dtype", "architectures"
 class ModelFiles:
     """Origin of a model: its folder or id, the settings it was loaded with, and the place and commit of its files."""
 
-    model: str
+    model: ModelName
     settings: ModelSettings = field(default_factory=ModelSettings)
     folder: Path | None = None
     commit: str | None = None
@@ -103,7 +104,7 @@ class ModelEmbedder:
         self.model = model
         self.name = name
         self.batch_tokens = batch_tokens
-        self.files = files or ModelFiles(name)
+        self.files = files or ModelFiles(ModelName(name))
         self.prompts: dict[Role, str] = role_prompts(model) | (prompts or {})
         self.notes = () if prompts is not None else unused_prompts(model, self.prompts)
         ignores_prompts = any(getattr(module, "include_prompt", True) is False for module in modules)
@@ -112,11 +113,12 @@ class ModelEmbedder:
                 f"found {self.prompts}; {name} leaves the prompt's tokens out of its pooling (include_prompt false).",
                 "Remove the prompts (teacher.prompts in a recipe, else config_sentence_transformers.json), or set "
                 "include_prompt to true in the config.json of its pooling.",
-                key=setting_key(key, "prompts"),
+                key=f"{key.rpartition('.')[0]}.prompts" if "." in key else key,
             )
         own_cut = getattr(model, "truncate_dim", None)
         self.normalized = type(modules[-1]).__name__ == "Normalize" and own_cut is None
-        self.similarity: Similarity = similarity or model_similarity(model, name, setting_key(key, "similarity"))
+        with about(key, name):
+            self.similarity: Similarity = similarity or model_similarity(model, name)
         self.max_length = max_length(model)
         self.truncate_dim = truncate_dim or own_cut
         full = int(model.get_embedding_dimension() or 0)
@@ -152,9 +154,9 @@ class ModelEmbedder:
             normalized=self.normalized,
             max_length=self.max_length,
             prompts=self.prompts,
-            model=resolve_model(self.files.model),
+            model=resolve_model(self.files.model.name),
             name=self.name,
-            revision=self.settings.revision,
+            revision=self.files.model.revision,
             adapters=list(self.settings.adapters) or None,
             pre_dense_dim=self.pre_dense_dim,
             similarity=self.similarity,
@@ -182,7 +184,7 @@ class ModelEmbedder:
         else:
             weights = hash_modules(self.model, *_hashed_settings(self.model))
         return Manifest(
-            model=files.model,
+            model=files.model.name,
             revision=files.commit,
             weights=weights,
             prompts=self.prompts,
@@ -293,7 +295,7 @@ class ModelEmbedder:
 
 
 def load_embedder(
-    model: str,
+    model: ModelName,
     key: str,
     device: str = "auto",
     settings: ModelSettings | None = None,
@@ -313,11 +315,12 @@ def load_embedder(
     """
     settings = settings or ModelSettings()
     target = pick_device(device)
-    loaded = load_with_settings(model, key, settings, target, role)
-    full = int(loaded.get_embedding_dimension() or 0)
-    if truncate_dim is not None and truncate_dim > full:
-        problem = f"found {truncate_dim}; {model} has {full}."
-        raise DistilvecError(problem, "Give at most that.", key=setting_key(key, "truncate_dim"))
+    with about(key, model.name):
+        loaded = load_with_settings(model, settings, target, role)
+        full = int(loaded.get_embedding_dimension() or 0)
+        if truncate_dim is not None and truncate_dim > full:
+            problem = f"found {truncate_dim}; {model} has {full}."
+            raise DistilvecError(problem, "Give at most that.", key="..truncate_dim")
     placed = settings.quantize is not None or settings.device_map is not None
     backbone = getattr(loaded[0], "auto_model", loaded[0])
     if settings.dtype == "bfloat16":
@@ -331,10 +334,10 @@ def load_embedder(
         if target == "cpu" and not sharded:
             pack_linears(backbone)
         loaded.to("cpu" if sharded else target)
-    files = ModelFiles(model, settings, *folder_of(resolve_model(model), settings.revision))
+    files = ModelFiles(model, settings, *folder_of(model))
     embedder = ModelEmbedder(
         loaded.eval(),
-        name or model_name(model),
+        name or model_name(model.name),
         batch_tokens,
         prompts,
         similarity=similarity,
@@ -342,9 +345,9 @@ def load_embedder(
         files=files,
         key=key,
     )
-    with vector_expected(loaded, model, key):
+    with about(key, model.name):
         probe = next(embedder._uncut([PROBE]))
-    check_vector(probe.embedding, loaded, model, key)
+        check_vector(probe.embedding, loaded, model.name)
     return embedder
 
 

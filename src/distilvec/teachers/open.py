@@ -14,14 +14,15 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config.presets import PRESETS, Preset, find_preset
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import TeacherSection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import user_cache
 from distilvec.core.info import Role, TeacherInfo
 from distilvec.core.log import log
+from distilvec.core.model_name import ModelName
 from distilvec.data.corpus import Corpus
+from distilvec.models.checks import check_model
 from distilvec.models.load import has_routes, one_route
 from distilvec.models.settings import ModelSettings, PlainSettings
-from distilvec.models.unreadable import check_model
 from distilvec.teachers.api_embedder import ApiEmbedder, named_api
 from distilvec.teachers.cache.fill import FillSteps
 from distilvec.teachers.cache.manifest import Manifest
@@ -98,7 +99,7 @@ def _is_routed(source: Source) -> bool:
     if isinstance(source, SentenceTransformer):
         return one_route(source, "query") is not source
     with suppress(OSError, ValueError):  # a name without a model: opening it says so
-        return has_routes(str(source), None)
+        return has_routes(ModelName(str(source)))
     return False
 
 
@@ -119,16 +120,18 @@ def open_model(
     expect_kind(source, ("model",), key)
     if isinstance(source, SentenceTransformer):
         model = one_route(source, role)
-        check_model(model, "the model", key)
+        with about(key):
+            check_model(model, "the model")
         return ModelEmbedder(model, key, key=key)
     if not isinstance(source, (str, os.PathLike)):
         problem = f"expected a folder, an id or a SentenceTransformer; found {type(source).__name__}."
         raise DistilvecError(problem, key=key)
     name = str(source)
     preset = PRESETS.get(find_preset(None, name) or "")
-    settings = ModelSettings(trust_remote_code=trust_remote_code, plain=plain_settings(preset))
+    settings = ModelSettings(plain=plain_settings(preset))
     prompts: Any = None if preset is None else dict(preset.prompts)
-    embedder = load_embedder(name, key, device, settings, prompts=prompts, role=role)
+    model_name = ModelName(name, trusted=trust_remote_code)
+    embedder = load_embedder(model_name, key, device, settings, prompts=prompts, role=role)
     for note in embedder.notes:
         log(f"{embedder.name}: {note}.")
     return embedder
@@ -249,12 +252,13 @@ def load_teacher(section: TeacherSection, device: str = "auto", sharded: bool = 
     Errors: DistilvecError for a model that cannot be loaded or gives no finite vectors, a plain model without
     `pooling`, and for `max_length` or `truncate_dim` beyond the model's.
     """
-    if section.model is None:
+    model = section.named_model
+    if model is None:
         raise DistilvecError(
             "expected a model; found a table of vectors (teacher.vectors).", "Name one.", key="teacher.model"
         )
     teacher = load_embedder(
-        section.model,
+        model,
         "teacher.model",
         device,
         model_settings(section),
@@ -267,7 +271,7 @@ def load_teacher(section: TeacherSection, device: str = "auto", sharded: bool = 
     )
     # Also after a cut of the folder's own, which loses the length: students normalise after their last layer
     teacher.normalized = type(teacher.model[-1]).__name__ == "Normalize"
-    if has_routes(section.model, section.revision):
+    if has_routes(model):
         teacher.notes = (*teacher.notes, "it is a Router: all texts go through its model for documents")
     return teacher
 
@@ -278,8 +282,6 @@ def model_settings(section: TeacherSection) -> ModelSettings:
     `dtype: auto` is float32 here: a job decides it before (pipeline/decide.py).
     """
     return ModelSettings(
-        revision=section.revision,
-        trust_remote_code=section.trust_remote_code,
         pooling=section.pooling,
         normalize=section.normalize,
         plain=plain_settings(section.known),

@@ -59,7 +59,9 @@ def align(
     from distilvec.alignment.coverage import measure_mapping, unicode_texts
     from distilvec.cli.terminal import show_table
     from distilvec.config.schema import SourceSection
+    from distilvec.core.errors import about
     from distilvec.core.log import progress
+    from distilvec.core.model_name import ModelName
     from distilvec.data.sources import read_source, source_files
     from distilvec.models.load import load_tokenizer
 
@@ -68,8 +70,10 @@ def align(
         sources = [SourceSection(path=path, column=column or None) for path in texts]
         for position, source in enumerate(sources):
             source_files(source, position)
-        student_tokenizer = load_tokenizer(student, "--student", trust_remote_code=trust_remote_code)
-        teacher_tokenizer = load_tokenizer(teacher, "--teacher", trust_remote_code=trust_remote_code)
+        with about("--student", student):
+            student_tokenizer = load_tokenizer(ModelName(student, trusted=trust_remote_code))
+        with about("--teacher", teacher):
+            teacher_tokenizer = load_tokenizer(ModelName(teacher, trusted=trust_remote_code))
         aligner = Aligner(student_tokenizer, max_length, teacher_tokenizer, max_length, kind)
         for position, (path, source) in enumerate(zip(texts, sources, strict=True)):
             sample = list(islice(unicode_texts(read_source(source, position), source), limit))

@@ -8,7 +8,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
+from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
 from distilvec.vocabulary.edit import fast_tokenizer, with_tokens
 from distilvec.vocabulary.pieces import OPTION, SAME_ROLE, Pieces, State, components
@@ -34,7 +35,8 @@ def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
     """
     path, kind = Path(name), Path(name).suffix.lower()
     if kind not in (".json", ".model") or path.is_dir():
-        tokenizer = load_tokenizer(name, OPTION)
+        with about(OPTION, name):
+            tokenizer = load_tokenizer(ModelName(name))
         _add_padding(tokenizer, like)
         return tokenizer
     if not path.is_file():

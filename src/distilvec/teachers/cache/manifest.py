@@ -18,8 +18,9 @@ from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.files import files_below
 from distilvec.core.hashing import combine, hash_files
+from distilvec.core.model_name import ModelName
 from distilvec.formats.replace import CHANGED
-from distilvec.models.load import folder_of, resolve_model
+from distilvec.models.load import folder_of
 from distilvec.teachers.cache.signals import Signal, TokenSettings
 
 FORMAT = 3
@@ -221,7 +222,7 @@ def hash_named(name: str, key: str) -> str:
     """A hash of the folder of a model or an adapter; its name if it is not on this machine, or behind an API."""
     folder = None
     with suppress(OSError, ValueError):  # no model can have this name: whoever loads it says so
-        folder = folder_of(resolve_model(name), None)[0]
+        folder = folder_of(ModelName(name))[0]
     return name if folder is None else hash_folder(folder, key)
 
 

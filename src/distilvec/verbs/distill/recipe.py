@@ -24,8 +24,9 @@ from distilvec.config.recipe import (
     stated_sizes,
 )
 from distilvec.config.schema import CacheSection, Recipe, TeacherSection
-from distilvec.core.errors import DistilvecError, about
+from distilvec.core.errors import DistilvecError, about, user_error
 from distilvec.core.log import log
+from distilvec.core.model_name import ModelName
 from distilvec.formats.replace import read_record
 from distilvec.models.load import load_tokenizer, resolve_model
 from distilvec.pipeline.inputs import Model, Texts, model_name, teacher_keys
@@ -300,12 +301,9 @@ def _student(request: Request, root: Path) -> dict[str, Any]:
         section["model"] = SMALL_MODEL if is_english else SMALL_MULTILINGUAL_MODEL
     elif _may_be_narrower(request):
         teacher = model_name(cast(Model, request.teacher), root, "teacher")
-        narrower = narrower_model(
-            teacher,
-            cast(str, request.chosen_size),
-            revision=request.overrides.get("teacher.revision"),
-            trust_remote_code=bool(request.overrides.get("teacher.trust_remote_code")),
-        )
+        revision = request.overrides.get("teacher.revision")
+        trusted = bool(request.overrides.get("teacher.trust_remote_code"))
+        narrower = narrower_model(ModelName(teacher, revision, trusted), cast(str, request.chosen_size))
         section["model"] = narrower or TEACHER
     if request.chosen_size is not None:
         section["size"] = request.chosen_size
@@ -315,9 +313,7 @@ def _student(request: Request, root: Path) -> dict[str, Any]:
     return section
 
 
-def narrower_model(
-    teacher: str, size: str, *, revision: str | None = None, trust_remote_code: bool = False
-) -> str | None:
+def narrower_model(teacher: ModelName, size: str) -> str | None:
     """Return a narrower model whose layers suit this size better than the teacher's; None to take the teacher's.
 
     Below SMALL parameters, layers of WIDE dimensions leave one of them or two, with few tokens. all-mpnet-base-v2 at
@@ -326,21 +322,26 @@ def narrower_model(
 
     Errors: DistilvecError for a teacher or size that cannot be read.
     """
-    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    width = read_width(teacher, **options)
-    if width < WIDE or parse_size(size).of(read_shape(teacher, **options)) >= SMALL:
-        return None
+    with about("teacher", teacher.name):
+        width = read_width(teacher)
+        if width < WIDE or parse_size(size).of(read_shape(teacher)) >= SMALL:
+            return None
     if not Path(resolve_model(SMALL_MODEL)).is_dir():  # without a network this takes minutes
         log(f"student: looking for {SMALL_MODEL} on the hub, whose layers suit {size} better than the teacher's")
     try:
-        small = load_tokenizer(SMALL_MODEL, "student").get_vocab()
-    except DistilvecError as error:
+        with about("student", SMALL_MODEL):
+            small = load_tokenizer(ModelName(SMALL_MODEL)).get_vocab()
+    except Exception as error:
+        problem = user_error(error)
+        if problem is None:
+            raise
         log(
-            f"student: {SMALL_MODEL} cannot be had ({error.problem.rstrip('.')}), so the student has layers of the "
+            f"student: {SMALL_MODEL} cannot be had ({problem.problem.rstrip('.')}), so the student has layers of the "
             f"teacher. The extra quickstart of distilvec brings it"
         )
         return None
-    vocabulary = load_tokenizer(teacher, "teacher", **options).get_vocab()
+    with about("teacher", teacher.name):
+        vocabulary = load_tokenizer(teacher).get_vocab()
     shared = sum(token in vocabulary for token in small)
     if shared < SHARED * len(small):
         return None

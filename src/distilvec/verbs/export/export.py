@@ -20,6 +20,7 @@ from distilvec.core.errors import DistilvecError, about, nearest
 from distilvec.core.extras import require_extra
 from distilvec.core.files import remove, remove_scratch, scratch, sync_folder
 from distilvec.core.log import log
+from distilvec.core.model_name import ModelName
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import PAIRS, TaskHead
 from distilvec.evaluation.memory import machine_info
@@ -32,8 +33,8 @@ from distilvec.formats.openvino import OpenvinoEmbedder, check_openvino_place, t
 from distilvec.formats.quantize import to_half, to_int8
 from distilvec.formats.replace import real
 from distilvec.formats.sentence_transformers import replace_card
+from distilvec.models.checks import check_place
 from distilvec.models.load import load_model
-from distilvec.models.unreadable import check_place
 from distilvec.pipeline.resolve import cache_root
 from distilvec.pipeline.texts import load_tasks
 from distilvec.report.exports import read_exports, write_exports
@@ -118,7 +119,8 @@ def export_model(
     form = FORMS[to]
     for extra in dict.fromkeys(("onnx", form.extra)):
         require_extra(extra, f"--to {to}")
-    check_place(model, "model")
+    with about("model", model):
+        check_place(model)
     if out is None and not Path(model).is_dir():
         raise DistilvecError(
             f"{model} is a hub id, no folder.", f"Give the path of the {to} file with --out.", key="--out"
@@ -131,7 +133,8 @@ def export_model(
     form.check_place(place, "--out")
     if suite is not None:
         read_suite(suite)
-    loaded = load_model(model, "model", trust_remote_code=trust_remote_code)
+    with about("model", model):
+        loaded = load_model(ModelName(model, trusted=trust_remote_code))
     task = parity_task(Path(model), suite)
     forms = {to: _write(loaded, _single_text_head(Path(model)), to, place, task, force)}
     if out is None:

@@ -13,7 +13,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.formats.replace import read_record
 from distilvec.formats.router import save_router
 from distilvec.formats.sentence_transformers import first_dims, save_student
-from distilvec.models.unreadable import stated_width
+from distilvec.models.checks import stated_width
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.objectives import projected_student
 from distilvec.pipeline.opened_run import Run

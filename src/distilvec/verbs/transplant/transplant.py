@@ -18,10 +18,11 @@ from sentence_transformers import SentenceTransformer
 from distilvec.alignment.coverage import unicode_texts
 from distilvec.config.schema import SourceSection
 from distilvec.config.student import VocabularySection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import check_output_folder, write_json
 from distilvec.core.info import UNLIMITED
 from distilvec.core.log import log
+from distilvec.core.model_name import ModelName
 from distilvec.core.spread import spread_items
 from distilvec.data.sources import read_source, source_files
 from distilvec.formats.replace import check_replaceable, is_ours, real
@@ -103,7 +104,7 @@ def check_target(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
         folder: Path | None = Path(resolve_model(name))
         if folder is not None and not folder.is_dir():
             try:
-                folder = folder.parent if folder.exists() else folder_of(str(folder), None)[0]
+                folder = folder.parent if folder.exists() else folder_of(ModelName(str(folder)))[0]
             except (OSError, ValueError):  # no valid id: loading reports it
                 folder = None
         if folder is not None and real(folder) == target:
@@ -142,7 +143,8 @@ def transplant_folder(
     for first in texts.values():
         next(first(), None)  # a file that cannot be read is reported before the model is loaded
     transformers.utils.logging.disable_progress_bar()
-    model = load_model(name, "teacher", trust_remote_code=trust_remote_code)
+    with about("teacher", name):
+        model = load_model(ModelName(name, trusted=trust_remote_code))
     if not hasattr(model[0], "auto_model"):
         kind = type(model[0]).__name__
         raise DistilvecError(
@@ -158,7 +160,7 @@ def transplant_folder(
     for note in made.vocabulary.notes:
         log(f"vocabulary: {note}")
     missing = [number for number, origin in enumerate(made.rows.origins) if origin == "missing"]
-    teacher_folder = folder_of(resolve_model(name), None)[0]
+    teacher_folder = folder_of(ModelName(name))[0]
     record = {
         "teacher": model_name(name),
         "weights": None if teacher_folder is None else hash_model(teacher_folder, (), "teacher"),
@@ -287,7 +289,7 @@ def _prepended(prompts: Sequence[str], read: Texts) -> Texts:
 def _card(name: str, record: dict[str, Any], languages: Sequence[str] = ()) -> str:
     """Write the model's README.md; names are escaped for YAML and Markdown."""
     return CARD.format(
-        front=card_data(origin((name, None), []), languages=languages).to_yaml(),
+        front=card_data(origin(ModelName(name), []), languages=languages).to_yaml(),
         title=re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(model_name(name).split())),
         before=record["chosen"]["before"],
         tokens=record["chosen"]["tokens"],

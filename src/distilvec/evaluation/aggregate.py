@@ -62,11 +62,11 @@ def average(scores: Sequence[Score] | Mapping[str, float]) -> float:
 def task_weights(types: Mapping[K, str]) -> dict[str, dict[K, float]]:
     """Return the weights of tasks in each average, from their types; tasks of one type have the plain average alone."""
     counts = Counter(types.values())
-    found = {AVERAGE: dict.fromkeys(types, 1.0)}
+    averages_by_name = {AVERAGE: dict.fromkeys(types, 1.0)}
     if len(counts) > 1:
-        found[BY_TYPE] = {task: 1 / counts[kind] for task, kind in types.items()}
-        found[RETRIEVAL] = {task: 1.0 for task, kind in types.items() if kind == "retrieval"}
-    return {name: weights for name, weights in found.items() if weights}
+        averages_by_name[BY_TYPE] = {task: 1 / counts[kind] for task, kind in types.items()}
+        averages_by_name[RETRIEVAL] = {task: 1.0 for task, kind in types.items() if kind == "retrieval"}
+    return {name: weights for name, weights in averages_by_name.items() if weights}
 
 
 def weighted_averages(values: Mapping[K, Any], types: Mapping[K, str]) -> dict[str, Any]:

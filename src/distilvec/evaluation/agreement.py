@@ -110,8 +110,8 @@ def ranking_agreement(
     top = {}
     for name, (left, right, filled) in vectors.items():
         top[name] = ranked_documents(task, left, right, filled, NEIGHBOR_COUNT, partial(top_k, similarity="dot"))
-    asked = np.concatenate([top[name] for name in others], axis=1)
-    ranks = np.split(_ranks(vectors["teacher"], top["teacher"], asked, task.own), len(others), axis=1)
+    compared_documents = np.concatenate([top[name] for name in others], axis=1)
+    ranks = np.split(_ranks(vectors["teacher"], top["teacher"], compared_documents, task.own), len(others), axis=1)
     agreement = {}
     overlap = {}
     for name, theirs in zip(others, ranks, strict=True):

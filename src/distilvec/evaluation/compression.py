@@ -65,9 +65,9 @@ class CompressedCache(EmbeddingCache):
 
     def vectors(self, embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
         """Compressed vectors, float32 [texts, dim]."""
-        whole = self.memo.vectors(embedder, texts, role)
-        found = compress(truncate(whole, self.dim, self.similarity), self.precision, self.ranges)
-        return metrics.unit(found) if self.unit else found
+        full_vectors = self.memo.vectors(embedder, texts, role)
+        compressed = compress(truncate(full_vectors, self.dim, self.similarity), self.precision, self.ranges)
+        return metrics.unit(compressed) if self.unit else compressed
 
 
 def truncate(vectors: Array, dim: int, similarity: Similarity = "cosine") -> Array:

@@ -154,25 +154,25 @@ def experts_report(student: ModelEmbedder, groups: Sequence[Group]) -> Experts |
     if not drawn or not any(type(module).__name__ == "Experts" and module.experts > 1 for module in student.model):
         return None
     prompts = student.prompts
-    found = run_mixture(student.model, [_prompted(prompts, group.role, text) for group, own in drawn for text in own])
+    mixture = run_mixture(student.model, [_prompted(prompts, group.role, text) for group, own in drawn for text in own])
     ends = np.cumsum([len(texts) for _, texts in drawn]).tolist()
     rows = [slice(first, last) for first, last in pairwise([0, *ends])]
-    bins = np.searchsorted(LENGTHS, found.lengths)
-    unit = torch.nn.functional.normalize(found.outputs, dim=-1)
-    longest = int(found.lengths.max())
+    bins = np.searchsorted(LENGTHS, mixture.lengths)
+    unit = torch.nn.functional.normalize(mixture.outputs, dim=-1)
+    longest = int(mixture.lengths.max())
     by_group = []
     for (group, _), part in zip(drawn, rows, strict=True):
-        by_group.append(_shares(group.name, found.gates[part]))
+        by_group.append(_shares(group.name, mixture.gates[part]))
     by_length = []
     for n in sorted(set(bins.tolist())):
-        shares = _shares("", found.gates[bins == n])
+        shares = _shares("", mixture.gates[bins == n])
         first, last = LENGTHS[n - 1] + 1, min(LENGTHS[n], longest)
         by_length.append(
             LengthGates(first, last, shares.rows, shares.gates, shares.entropy, shares.decided, shares.spread)
         )
-    all_texts = _shares("", found.gates)
+    all_texts = _shares("", mixture.gates)
     return Experts(
-        count=found.gates.shape[1],
+        count=mixture.gates.shape[1],
         rows=all_texts.rows,
         gates=all_texts.gates,
         entropy=all_texts.entropy,
@@ -197,8 +197,8 @@ def run_mixture(model: SentenceTransformer, texts: Sequence[Text]) -> Mixture:
                 features = module(features)
                 if "gates" in features:
                     break
-            found = [features[name].float() for name in ("gates", "experts", "sentence_embedding")]
-            parts.append([value.cpu() for value in (*found, lengths)])
+            values = [features[name].float() for name in ("gates", "experts", "sentence_embedding")]
+            parts.append([value.cpu() for value in (*values, lengths)])
     back = torch.tensor(np.argsort(order))
     gates, outputs, mixed, lengths = (torch.cat(values)[back] for values in zip(*parts, strict=True))
     return Mixture(gates, outputs, mixed, lengths.numpy())
@@ -303,10 +303,10 @@ def vocabulary_report(teacher: ModelEmbedder | None, student: ModelEmbedder, cor
     if tokenizer_hash(before) == tokenizer_hash(after):
         return {}
     limit = student.max_length if student.max_length < UNLIMITED else None
-    found = compare_tokenizers(before, after, language_texts(corpus), limit)
+    comparison = compare_tokenizers(before, after, language_texts(corpus), limit)
     for name, model in models.items():
-        found[name]["parameters"] = parameter_counts(model)
-    return {**found, "names": {"before": "teacher", "after": "student"}}
+        comparison[name]["parameters"] = parameter_counts(model)
+    return {**comparison, "names": {"before": "teacher", "after": "student"}}
 
 
 def language_texts(corpus: Corpus) -> dict[str, list[str]]:

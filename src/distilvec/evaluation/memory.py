@@ -93,14 +93,14 @@ def machine_info() -> dict[str, Any]:
     """Processor, cores this process may use, threads, versions; None for packages that are not installed."""
     cpuinfo, packages = Path("/proc/cpuinfo"), ("torch", "transformers", "onnxruntime")
     names = re.findall(r"^model name\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.is_file() else []
-    found = {name: next(iter(importlib.metadata.distributions(name=name)), None) for name in packages}
+    distributions = {name: next(iter(importlib.metadata.distributions(name=name)), None) for name in packages}
     return {
         "processor": names[0] if names else platform.processor() or platform.machine(),
         "cores": len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{name: None if package is None else package.version for name, package in found.items()},
+        **{name: None if package is None else package.version for name, package in distributions.items()},
     }
 
 

@@ -52,8 +52,10 @@ def correlations(similarities: Array, gold: Array) -> dict[str, float]:
     Both are float64 [rows].
     """
     constant = any(len(values) < 2 or np.ptp(values) == 0 for values in (similarities, gold))
-    found = {"spearman": spearmanr, "pearson": pearsonr}
-    return {name: float("nan") if constant else float(metric(similarities, gold)[0]) for name, metric in found.items()}
+    functions = {"spearman": spearmanr, "pearson": pearsonr}
+    return {
+        name: float("nan") if constant else float(metric(similarities, gold)[0]) for name, metric in functions.items()
+    }
 
 
 def best_accuracy(similarities: Array, positive: Array) -> float:

@@ -78,13 +78,13 @@ def find_mistakes(logits: Array, test: Labelled, classes: Sequence[str]) -> Mist
     gold, predicted = np.asarray(test.labels), logits.argmax(1)
     wrong = np.flatnonzero(gold != predicted)
     sure = softmax(logits, axis=1).max(1)
-    found = precision_recall_fscore_support(gold, predicted, labels=np.arange(len(classes)), zero_division=0)
+    by_class = precision_recall_fscore_support(gold, predicted, labels=np.arange(len(classes)), zero_division=0)
     taken = Counter(zip(gold[wrong].tolist(), predicted[wrong].tolist(), strict=True))
     most: dict[int, str] = {}
     for (own, other), _ in taken.most_common():
         most.setdefault(own, classes[other])
     lines = []
-    for n, (precision, recall, f1, rows) in enumerate(zip(*found, strict=True)):
+    for n, (precision, recall, f1, rows) in enumerate(zip(*by_class, strict=True)):
         if rows:
             line = ClassMistakes(classes[n], int(rows), float(precision), float(recall), float(f1), most.get(n))
             lines.append(line)
@@ -104,8 +104,8 @@ def _mistakes_of_several(logits: Array, test: Labelled, classes: Sequence[str]) 
     probability = expit(np.abs(logits))  # of the decision that was taken
     worst_decision = np.where(gold != predicted, probability, 0).max(1)
     lines = []
-    found = precision_recall_fscore_support(gold, predicted, labels=class_labels(len(classes)), zero_division=0)
-    for name, precision, recall, f1, rows in zip(classes, *found, strict=True):
+    by_class = precision_recall_fscore_support(gold, predicted, labels=class_labels(len(classes)), zero_division=0)
+    for name, precision, recall, f1, rows in zip(classes, *by_class, strict=True):
         if rows:
             lines.append(ClassMistakes(name, int(rows), float(precision), float(recall), float(f1)))
     texts = []

@@ -144,9 +144,9 @@ def find_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
             near = _nearest(benchmark, [*BENCHMARKS, *(entry.name for entry in mteb.get_benchmarks())])
             raise DistilvecError(f"mteb has no benchmark '{benchmark}'{near}.", key="--benchmark") from None
     entries = vars(importlib.import_module("mteb.tasks")).values()
-    known = [entry.metadata.name for entry in entries if hasattr(entry, "metadata")]
-    if unknown := [name for name in names or [] if name not in known]:
-        problems = [f"mteb has no task '{name}'{_nearest(name, known)}." for name in unknown]
+    task_names = [entry.metadata.name for entry in entries if hasattr(entry, "metadata")]
+    if unknown := [name for name in names or [] if name not in task_names]:
+        problems = [f"mteb has no task '{name}'{_nearest(name, task_names)}." for name in unknown]
         raise DistilvecError("\n[--mteb] ".join(problems), key="--mteb")
     return [mteb.get_task(name) for name in dict.fromkeys(names or [])]
 
@@ -196,9 +196,9 @@ class MtebModel:
         texts = [text for batch in inputs for text in batch["text"]]
         kind = task_metadata.type
         query = str(getattr(prompt_type, "value", prompt_type)) == "query"
-        asked = hf_split in task_metadata.eval_splits if kind in CLASS_TYPES else query
-        role: Role = "query" if asked and kind not in (*PAIR_TYPES, *CLASS_TYPES) else "document"
-        return self.memo.vectors(self.query if asked else self.document, texts, role)
+        is_query = hf_split in task_metadata.eval_splits if kind in CLASS_TYPES else query
+        role: Role = "query" if is_query and kind not in (*PAIR_TYPES, *CLASS_TYPES) else "document"
+        return self.memo.vectors(self.query if is_query else self.document, texts, role)
 
     def similarity(self, first: Any, second: Any) -> Any:
         """Similarity of every row with every row, float32 tensor [first, second]."""
@@ -223,16 +223,16 @@ def score_mteb_task(
     results: Any = None if folder is None else mteb.ResultCache(folder)
     if kind in PAIR_TYPES and task.input1_prompt_type is None and task.input2_prompt_type is None:
         task.input1_prompt_type = mteb.types.PromptType.query  # distinguishes sentence1 from sentence2
-    kept = None
+    stored_result = None
     try:
-        kept = results.load_task_result(name, model.mteb_model_meta) if results is not None else None
+        stored_result = results.load_task_result(name, model.mteb_model_meta) if results is not None else None
     except ValueError:  # a killed process left half a file
         results.get_task_result_path(name, model.mteb_model_meta).unlink()
-    if kept is None or kept.get_missing_evaluations(task):
+    if stored_result is None or stored_result.get_missing_evaluations(task):
         _load_data(task, data)
     task.rng_state, task.np_rng = random.Random(task.seed), np.random.default_rng(task.seed)
-    found = mteb.evaluate(model, task, co2_tracker=False, cache=results, show_progress_bar=False)
-    return _as_score(task, found.task_results[0], local)
+    results_of_run = mteb.evaluate(model, task, co2_tracker=False, cache=results, show_progress_bar=False)
+    return _as_score(task, results_of_run.task_results[0], local)
 
 
 def _load_data(task: Any, data: Path | None) -> None:
@@ -304,9 +304,9 @@ def _rows_on_the_hub(task: Any) -> int:
     statistics = task.metadata.descriptive_stats or {}
     rows = 0
     for split in task.eval_splits:
-        stated = statistics.get(split, {})
-        queries = stated.get("queries_text_statistics") or {}
-        rows += queries.get("unique_texts") or stated.get("num_samples", 0)
+        split_statistics = statistics.get(split, {})
+        queries = split_statistics.get("queries_text_statistics") or {}
+        rows += queries.get("unique_texts") or split_statistics.get("num_samples", 0)
     return rows
 
 
@@ -510,8 +510,8 @@ def benchmark_tasks(mteb: Any, name: str) -> list[Any]:
     """Return the tasks of a benchmark of this module, for the imported package mteb."""
     if name == BEIR_14:
         return [task for task in mteb.get_benchmark("BEIR").tasks if task.metadata.name != "MSMARCO"]
-    known = list(mteb.get_tasks(tasks=list(_IN_MTEB), languages=["tur"], exclude_superseded=False))
-    return known + [_make_task(task, *settings) for task, settings in {**_STORED, **_PREPARED}.items()]
+    tasks = list(mteb.get_tasks(tasks=list(_IN_MTEB), languages=["tur"], exclude_superseded=False))
+    return tasks + [_make_task(task, *settings) for task, settings in {**_STORED, **_PREPARED}.items()]
 
 
 def is_prepared(task: Any) -> bool:

@@ -76,14 +76,14 @@ class Parity:
 
     def problems(self, tolerance: Tolerance) -> list[str]:
         """Return what is out of tolerance, with the found and the allowed value; NaN is out of tolerance."""
-        found = []
+        problems = []
         if not self.mean_cosine >= tolerance.mean_cosine:
-            found.append(f"mean cosine {self.mean_cosine:.4f}, lowest allowed is {tolerance.mean_cosine:g}")
+            problems.append(f"mean cosine {self.mean_cosine:.4f}, lowest allowed is {tolerance.mean_cosine:g}")
         if not self.overlap >= tolerance.overlap:
-            found.append(f"overlap@10 {self.overlap:.3f}, lowest allowed is {tolerance.overlap:g}")
+            problems.append(f"overlap@10 {self.overlap:.3f}, lowest allowed is {tolerance.overlap:g}")
         if self.labels is not None and self._most_labels(self.labels) < tolerance.labels:
-            found.append(f"{100 * self.labels:.1f}% equal labels, lowest allowed is {100 * tolerance.labels:g}%")
-        return found
+            problems.append(f"{100 * self.labels:.1f}% equal labels, lowest allowed is {100 * tolerance.labels:g}%")
+        return problems
 
     def _most_labels(self, labels: float) -> float:
         """Upper end of the interval of the share of equal labels."""
@@ -125,8 +125,8 @@ def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megaby
     change = average_interval([(sample, pytorch_sample)])
     labels = None
     if graph.head is not None:
-        expected, found = (one.outputs(task.queries, "query", LOGITS) for one in (pytorch, export))
-        labels = equal_labels(expected, found, several=graph.head.task.kind == "multilabel")
+        expected, labels_found = (one.outputs(task.queries, "query", LOGITS) for one in (pytorch, export))
+        labels = equal_labels(expected, labels_found, several=graph.head.task.kind == "multilabel")
 
     inputs = random_tokens(model, 1, min(ROLE_TOKENS["query"], max_length(model)))
     pytorch_seconds, seconds = interleaved([partial(graph.run, inputs), partial(exported.run, inputs)], TIMING)

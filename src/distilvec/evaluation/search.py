@@ -127,17 +127,19 @@ def _candidates(
     for start in range(0, len(documents), block):
         part = decode(documents[start : start + block])
         squares = np.zeros(len(part)) if similarity == "dot" else np.einsum("bd,bd->b", part, part, dtype=np.float64)
-        known, now = min(start, count), min(start + len(part), count)
+        before, after = min(start, count), min(start + len(part), count)
         for first in range(0, len(queries), chunk):
-            some = slice(first, first + chunk)
-            found = queries[some] @ part.T
+            part_of_queries = slice(first, first + chunk)
+            products = queries[part_of_queries] @ part.T
             if similarity == "cosine":
-                found *= (1 / np.sqrt(np.where(squares > 0, squares, 1))).astype(np.float32)
+                products *= (1 / np.sqrt(np.where(squares > 0, squares, 1))).astype(np.float32)
             elif similarity == "euclidean":
-                found -= (squares / 2).astype(np.float32)
+                products -= (squares / 2).astype(np.float32)
             if last is not None:
-                found[:, last[start : start + block]] = -np.inf
-            rows[some, :now], scores[some, :now] = _merge(rows[some, :known], scores[some, :known], found, start, now)
+                products[:, last[start : start + block]] = -np.inf
+            rows[part_of_queries, :after], scores[part_of_queries, :after] = _merge(
+                rows[part_of_queries, :before], scores[part_of_queries, :before], products, start, after
+            )
     return rows, scores
 
 
@@ -174,18 +176,18 @@ def _score_again(
     scores = np.empty(rows.shape, dtype=np.float32)
     chunk = max(1, _VALUES_AT_ONCE // max(1, rows.shape[1] * queries.shape[1]))
     for first in range(0, len(rows), chunk):
-        some = slice(first, first + chunk)
-        query = queries[some]
-        found = decode(documents[rows[some]])[..., : queries.shape[1]]
+        part_of_queries = slice(first, first + chunk)
+        query = queries[part_of_queries]
+        candidates = decode(documents[rows[part_of_queries]])[..., : queries.shape[1]]
         if similarity == "euclidean":
-            scores[some] = -np.linalg.norm(query[:, None].astype(np.float64) - found, axis=2)
+            scores[part_of_queries] = -np.linalg.norm(query[:, None].astype(np.float64) - candidates, axis=2)
             continue
-        products = np.einsum("qd,qcd->qc", query, found, dtype=np.float64)
+        products = np.einsum("qd,qcd->qc", query, candidates, dtype=np.float64)
         if similarity == "cosine":
-            squares = np.einsum("qcd,qcd->qc", found, found, dtype=np.float64)
+            squares = np.einsum("qcd,qcd->qc", candidates, candidates, dtype=np.float64)
             squares *= np.einsum("qd,qd->q", query, query, dtype=np.float64)[:, None]
             products /= np.sqrt(np.where(squares > 0, squares, 1))
-        scores[some] = products
+        scores[part_of_queries] = products
     if last is not None:
         scores[last[rows]] = -np.inf
     order = np.lexsort((rows, -scores), axis=1)[:, :count]

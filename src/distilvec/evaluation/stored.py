@@ -166,15 +166,17 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
     chosen, others = draw_stored(texts, index.origins, queries, str(index.table.path))
     origins = index.origins[chosen]
     expected = nearest(vectors[chosen], vectors[others], NEIGHBOR_COUNT, index.similarity)
-    asked = [texts[row] for row in chosen]
+    query_texts = [texts[row] for row in chosen]
     models = {"student": student} if start is None else {"student": student, "start": start}
     shares, cosine, agreement = {}, None, None
     for name, model in models.items():
-        found = model.embed(asked, "document")
-        common_space = found.shape[1] == vectors.shape[1]
-        shares[name] = find_overlap(expected, vectors[others], index.similarity, found, None, common_space, origins)
+        model_vectors = model.embed(query_texts, "document")
+        common_space = model_vectors.shape[1] == vectors.shape[1]
+        shares[name] = find_overlap(
+            expected, vectors[others], index.similarity, model_vectors, None, common_space, origins
+        )
         if name == "student" and common_space:
-            agreement = _agreement(model, index, asked, found, vectors[chosen], vectors)
+            agreement = _agreement(model, index, query_texts, model_vectors, vectors[chosen], vectors)
             cosine = agreement.cosine
     return Judgement(
         origin="index",

@@ -121,7 +121,7 @@ def load_suite(path: Path, problems: list[TaskFailure] | None = None) -> list[Ta
     A task whose data cannot be read is added to `problems` and left out; one whose judgements have gaps is added and
     kept. Without `problems` both are errors.
     """
-    found: list[TaskFailure] = []
+    failures: list[TaskFailure] = []
     tasks = []
     for number, section in enumerate(read_suite(path)):
         try:
@@ -131,16 +131,16 @@ def load_suite(path: Path, problems: list[TaskFailure] | None = None) -> list[Ta
             if refusal is None:
                 raise
             problem = refusal.problem if refusal.key == "suite" else str(refusal)
-            found.append(TaskFailure(section.name, f"{number}.path: {problem} {refusal.fix}".rstrip()))
+            failures.append(TaskFailure(section.name, f"{number}.path: {problem} {refusal.fix}".rstrip()))
             continue
         tasks.append(task)
         notes = getattr(task, "warnings", ())
         if notes and getattr(section, "gaps", "refuse") == "refuse":
-            found.append(TaskFailure(task.name, f"{'; '.join(notes)}. Correct the files, or set gaps: accept."))
-    if problems is None and found:
-        raise Problems(str(path), [f"task '{problem.task}': {problem.text}" for problem in found], key="suite")
+            failures.append(TaskFailure(task.name, f"{'; '.join(notes)}. Correct the files, or set gaps: accept."))
+    if problems is None and failures:
+        raise Problems(str(path), [f"task '{problem.task}': {problem.text}" for problem in failures], key="suite")
     if problems is not None:
-        problems += found
+        problems += failures
     return tasks
 
 
@@ -148,9 +148,9 @@ def read_suite(path: Path) -> list[TaskSection]:
     """Entries of a suite file, validated, without reading any data."""
     entries = read_yaml(path, "suite", "A suite is a YAML list of tasks, each with name, type and path.")
     if not isinstance(entries, list) or not entries:
-        found = "an empty suite" if not entries else f"a {type(entries).__name__}"
+        content = "an empty suite" if not entries else f"a {type(entries).__name__}"
         raise DistilvecError(
-            f"{path}: expected a list of tasks, each with name, type and path; found {found}.", key="suite"
+            f"{path}: expected a list of tasks, each with name, type and path; found {content}.", key="suite"
         )
     sections: list[TaskSection] = []
     problems: list[DistilvecError] = []

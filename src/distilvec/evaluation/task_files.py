@@ -102,15 +102,15 @@ def load_classification(
             f"{path} has no column split: training and test rows are the same.", "Add it, or one file a split.", key=KEY
         )
     train_labels, test_labels = ([label_of(row["label"], line) for line, row in rows] for rows in (train, test))
-    known = set(train_labels)
-    if unseen := Counter(label for label in test_labels if label not in known):
-        found = some_of([f"'{label}' ({count} rows)" for label, count in sorted(unseen.items())])
+    train_classes = set(train_labels)
+    if unseen := Counter(label for label in test_labels if label not in train_classes):
+        listed = some_of([f"'{label}' ({count} rows)" for label, count in sorted(unseen.items())])
         raise DistilvecError(
-            f"{path}: split '{options.split}' has labels that split '{train_split}' lacks: {found}.",
+            f"{path}: split '{options.split}' has labels that split '{train_split}' lacks: {listed}.",
             "Add training rows.",
             key=KEY,
         )
-    if len(known) < 2:
+    if len(train_classes) < 2:
         raise DistilvecError(
             f"{path}: split '{train_split}' has one label only, '{train_labels[0][:80]}'.", "Add another.", key=KEY
         )
@@ -178,9 +178,9 @@ def _judgements_file(folder: Path, split: str, qrels: str | None) -> Path:
         if file.is_file():
             return file
     splits = sorted(path.name for path in (folder / "qrels").glob("*"))
-    found = f"; found {some_of(f'qrels/{name}' for name in splits)}" if splits else ""
+    hint = f"; found {some_of(f'qrels/{name}' for name in splits)}" if splits else ""
     raise DistilvecError(
-        f"{folder} has no judgements: expected qrels.tsv or qrels/{split}.tsv{found}.",
+        f"{folder} has no judgements: expected qrels.tsv or qrels/{split}.tsv{hint}.",
         "Name the split, or the file with qrels.",
         key=KEY,
     )

@@ -161,8 +161,8 @@ def confused_classes(report: Report) -> str:
     most = [pair for pair in confused if pair.rows > 1][:2]
     if not most:
         return ""
-    shown = "; ".join(f"{pair.name} for {pair.taken_for} ({pair.rows} test rows)" for pair in most)
-    return f"Read the wrong texts in the report. Mistaken most: {shown}. Add training rows of these, or merge them."
+    pairs = "; ".join(f"{pair.name} for {pair.taken_for} ({pair.rows} test rows)" for pair in most)
+    return f"Read the wrong texts in the report. Mistaken most: {pairs}. Add training rows of these, or merge them."
 
 
 def retrieval_falls(report: Report) -> str:

@@ -281,9 +281,9 @@ def _run_title(comparison: Comparison, row: Row) -> str:
 
 def _mean_cell(value: Number, deviation: Number, digits: int, is_best: bool = False) -> Cell:
     """Return a mean over seeds with its deviation."""
-    shown = number_cell(value, digits)
+    cell = number_cell(value, digits)
     note = "" if deviation is None else f"± {number(deviation, digits)}"
-    return Cell(shown.text, shown.value, note, "best" if is_best else "")
+    return Cell(cell.text, cell.value, note, "best" if is_best else "")
 
 
 def _cost_cells(rows: Sequence[Row], cost: Cost, is_ranked: bool) -> list[Cell]:
@@ -292,11 +292,11 @@ def _cost_cells(rows: Sequence[Row], cost: Cost, is_ranked: bool) -> list[Cell]:
     The best of rows that are ranked is bold unless all are the same, or nothing makes a cost better.
     """
     values = [getattr(row, cost.key) for row in rows]
-    known = [value for value in values if value is not None]
+    known_values = [value for value in values if value is not None]
     best = None
-    if cost.better and len(set(known)) > 1 and is_ranked:
-        best = max(known) if cost.better > 0 else min(known)
-    digits = _digits([cost.factor * value for value in known], cost.digits)
+    if cost.better and len(set(known_values)) > 1 and is_ranked:
+        best = max(known_values) if cost.better > 0 else min(known_values)
+    digits = _digits([cost.factor * value for value in known_values], cost.digits)
     cells = []
     for row, value in zip(rows, values, strict=True):
         deviation = row.distance_std if cost.key == "distance" else None

@@ -151,7 +151,7 @@ def tiles(verdict: Verdict, marks: Marks) -> list[list[Tile]]:
             has_tile = value is not None
         if value is None:
             continue
-        shown = number(value, DIGITS.get(key, 1), sign=key == "worst_change")
+        text = number(value, DIGITS.get(key, 1), sign=key == "worst_change")
         bounds = getattr(verdict, f"{key}_interval", None)
         interval = ""
         if bounds is not None:
@@ -162,7 +162,7 @@ def tiles(verdict: Verdict, marks: Marks) -> list[list[Tile]]:
             limits = thresholds[key]
             grade = _grade(value, bounds, limits)
             mark = WORDS[grade].format(good=limits.good, fair=limits.fair, unit=unit)
-        tile = Tile(key, value, shown, unit, label.format(**vars(verdict)), interval, grade, mark)
+        tile = Tile(key, value, text, unit, label.format(**vars(verdict)), interval, grade, mark)
         if key in NOTES and has_tile:
             groups[-1].append(tile)
         else:

@@ -42,8 +42,8 @@ def read_value(kind: type[T], path: Path, fix: str, *, sealed: bool = True) -> T
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         key = ".".join(str(part) for part in first["loc"])
-        shown = "" if first["type"] == "missing" else f"; found {str(first['input'])[:80]!r}"
-        raise DistilvecError(f"{path}: {key}: {first['msg']}{shown}.", fix, key=path.name) from None
+        value_text = "" if first["type"] == "missing" else f"; found {str(first['input'])[:80]!r}"
+        raise DistilvecError(f"{path}: {key}: {first['msg']}{value_text}.", fix, key=path.name) from None
     return value
 
 

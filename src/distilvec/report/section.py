@@ -87,12 +87,12 @@ def notes(*parts: Block | Table | str | None) -> Block:
 
 def pairs(content: Mapping[str, Any], title: str = "") -> Block:
     """Return names and values; empty values are left out."""
-    shown = {}
+    texts = {}
     for key, value in content.items():
         text = "" if value in EMPTY else _value_text(value)
         if text:
-            shown[key.replace("_", " ")] = text
-    return Block("pairs", shown, title)
+            texts[key.replace("_", " ")] = text
+    return Block("pairs", texts, title)
 
 
 def _value_text(value: Any) -> str:

@@ -202,12 +202,12 @@ def html_list(texts: Sequence[object]) -> str:
 @cache
 def templates() -> Environment:
     """The templates of pages and tables: text is escaped, hidden characters are written out."""
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, lstrip_blocks=True, autoescape=True,
         undefined=StrictUndefined, finalize=lambda text: visible(text) if type(text) is str else text,
     )  # fmt: skip
-    found.globals["json"] = json_attribute
-    return found
+    environment.globals["json"] = json_attribute
+    return environment
 
 
 # -- tables on a terminal --------------------------------------------------------------------------------------------

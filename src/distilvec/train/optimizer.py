@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from distilvec.config.training import TrainSection
-from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.errors import DistilvecError, about, nearest
 from distilvec.core.processes import is_sharded
 from distilvec.train.sharding import like
 
@@ -147,7 +147,8 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def parameter_groups(module: nn.Module, train: TrainSection) -> dict[float, list[nn.Parameter]]:
     """The trained parameters by the factor of their learning rate: of the first key with which the name starts."""
-    _refuse_unused("train.learning_rate_factors", train.learning_rate_factors, module)
+    with about("train.learning_rate_factors"):
+        _refuse_unused(train.learning_rate_factors, module)
     groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in trained_parameters(module, train).items():
         factors = [factor for key, factor in train.learning_rate_factors.items() if name.startswith(key)]
@@ -157,7 +158,8 @@ def parameter_groups(module: nn.Module, train: TrainSection) -> dict[float, list
 
 def trained_parameters(module: nn.Module, train: TrainSection) -> dict[str, nn.Parameter]:
     """The parameters that `trainable` names, all by default; never those that are frozen already."""
-    _refuse_unused("train.trainable", train.trainable or (), module)
+    with about("train.trainable"):
+        _refuse_unused(train.trainable or (), module)
     prefixes = ("",) if train.trainable is None else tuple(train.trainable)  # every name starts with ""
     return {name: p for name, p in module.named_parameters() if p.requires_grad and name.startswith(prefixes)}
 
@@ -169,7 +171,7 @@ def freeze_others(module: nn.Module, train: TrainSection) -> None:
         parameter.requires_grad_(name in trained)
 
 
-def _refuse_unused(key: str, prefixes: Iterable[str], module: nn.Module) -> None:
+def _refuse_unused(prefixes: Iterable[str], module: nn.Module) -> None:
     """DistilvecError for a prefix with which no parameter's name starts; lists the first parts of the names."""
     names = [name for name, _ in module.named_parameters()]
     for prefix in prefixes:
@@ -183,7 +185,7 @@ def _refuse_unused(key: str, prefixes: Iterable[str], module: nn.Module) -> None
             examples.add(".".join(words[:3] if words[0] == "encoder" else words[:2]))
         hint = nearest(prefix, beginnings) or "."
         listed = ", ".join(sorted(examples))
-        raise DistilvecError(f"no parameter's name starts with '{prefix}'{hint} Names start with {listed}.", key=key)
+        raise DistilvecError(f"no parameter's name starts with '{prefix}'{hint} Names start with {listed}.")
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:

@@ -21,13 +21,13 @@ def stop_on_signals(ask: Callable[[int], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked: int | None = None
+    signal_number: int | None = None
 
     def handle(number: int, stack: Any) -> None:
-        nonlocal asked
-        if asked is not None:
+        nonlocal signal_number
+        if signal_number is not None:
             raise Interrupted(number)
-        asked = number
+        signal_number = number
         ask(number)
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -35,9 +35,9 @@ def stop_on_signals(ask: Callable[[int], None]) -> Iterator[None]:
         yield
     except Exception as error:
         failure = error if isinstance(error, DistilvecError) else explain(error)
-        if asked is None or failure is None:  # no signal, or a bug, which is shown as one
+        if signal_number is None or failure is None:  # no signal, or a bug, which is shown as one
             raise
-        raise Stopped(failure.problem, failure.fix, key=failure.key, number=asked) from error
+        raise Stopped(failure.problem, failure.fix, key=failure.key, number=signal_number) from error
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -71,8 +71,8 @@ def task_metrics(
     loss = {"task_loss": float(task_loss(predicted, gold, score_range).double().mean())}
     if gold.ndim == 2:
         right = (predicted > 0) & (gold > 0)
-        stated = (predicted > 0).sum() + (gold > 0).sum()
-        f1 = 2 * right.sum().double() / stated.clamp(min=1)
+        positives = (predicted > 0).sum() + (gold > 0).sum()
+        f1 = 2 * right.sum().double() / positives.clamp(min=1)
         exact = ((predicted > 0) == (gold > 0)).all(1).double().mean()
         return {"f1": float(f1), "accuracy": float(exact)} | loss
     if gold.is_floating_point():

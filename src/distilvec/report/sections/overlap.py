@@ -45,7 +45,7 @@ def section(report: Report) -> Section | None:
 def describe(judgement: Judgement) -> str:
     """Return how the shares were measured."""
     text = INDEX if judgement.origin == "index" else TEACHER
-    shown = text.format(
+    sentences = text.format(
         queries=judgement.queries,
         candidates=judgement.candidates,
         texts=judgement.texts,
@@ -53,8 +53,8 @@ def describe(judgement: Judgement) -> str:
         wider=wider_text(judgement),
     )
     if judgement.origin == "teacher" and judgement.student.among is not None:
-        shown += COLUMNS
-    return shown + (TRAINED if judgement.trained is not None else "")
+        sentences += COLUMNS
+    return sentences + (TRAINED if judgement.trained is not None else "")
 
 
 def overlap_table(judgement: Judgement) -> Table:

@@ -34,9 +34,9 @@ def section(report: Report) -> Section | None:
             rows.append({"task": task, "model": model, "agreement": agreement})
         if rankings.queries is not None:
             queries[task] = _with_most_lost(rankings.queries, most)
-            shown, count = len(queries[task].rows), rankings.queries.count
-            if shown < count:
-                notes.append(FEW.format(shown=shown, count=count, task=task))
+            listed, count = len(queries[task].rows), rankings.queries.count
+            if listed < count:
+                notes.append(FEW.format(shown=listed, count=count, task=task))
     agreement_table = make_table("agreement-table", "Agreement with the teacher's rankings", rows, COLUMNS)
     every = None
     if queries:

@@ -24,9 +24,9 @@ def section(report: Report) -> Section | None:
         pairs(to_json(teacher), f"Teacher {number}" if number > 1 else "Teacher")
         for number, teacher in enumerate(record.teachers, 1)
     ]
-    about = {}
+    report_identity = {}
     if report.fingerprint:
-        about = {"fingerprint": report.fingerprint, "created": report.created, "format": REPORT_FORMAT}
+        report_identity = {"fingerprint": report.fingerprint, "created": report.created, "format": REPORT_FORMAT}
     return make_section(
         "Recipe and provenance",
         Block("code", stated_keys(report.recipe), "Recipe"),
@@ -39,7 +39,7 @@ def section(report: Report) -> Section | None:
             pairs(to_json(replace(data, sources=[])), "Data"),
             make_table("source-table", "Training texts", data.sources, SOURCES),
             pairs(record.versions, "Versions"),
-            pairs(about, "This report"),
+            pairs(report_identity, "This report"),
         ),
     )
 

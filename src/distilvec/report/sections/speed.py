@@ -63,8 +63,8 @@ def largest_batch(size: ModelSize, rows: Sequence[SpeedRow], name: str, role: st
 
 def speed_text(speed: Speed) -> str:
     """Return the tables for a terminal, and the notes; without empty tables: one model has no ratios."""
-    shown = [f"\n{table.caption}\n{to_text(table)}" for table in tables(speed) if table.rows]
-    return "\n".join([*shown, *(f"note: {note}" for note in speed.notes)])
+    parts = [f"\n{table.caption}\n{to_text(table)}" for table in tables(speed) if table.rows]
+    return "\n".join([*parts, *(f"note: {note}" for note in speed.notes)])
 
 
 def section(report: Report) -> Section | None:

@@ -39,10 +39,10 @@ def section(report: Report) -> Section | None:
     vocabulary = report.vocabulary
     if vocabulary is None or not vocabulary.languages:
         return None
-    figure, shown = vocabulary_figure(vocabulary), tables(vocabulary)
+    figure, tables_shown = vocabulary_figure(vocabulary), tables(vocabulary)
     if figure is not None:  # its data is the table by language
-        shown = shown[-1:]
-    return make_section("Vocabulary", note(vocabulary), figure, *shown)
+        tables_shown = tables_shown[-1:]
+    return make_section("Vocabulary", note(vocabulary), figure, *tables_shown)
 
 
 def tables(vocabulary: VocabularyChange) -> list[Table]:

@@ -26,7 +26,7 @@ from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_model
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from experiments.linear_layer import english_texts
 from experiments.untouched import TITLE, Untouched, beside
 
@@ -94,7 +94,7 @@ def write_table(teacher: str, texts: list[str], path: Path) -> None:
     pq.write_table(pa.table({"text": texts, "embedding": list(vectors)}), path)
 
 
-def row_of(run: Run, teacher: str) -> dict[str, Any]:
+def row_of(run: FinishedRun, teacher: str) -> dict[str, Any]:
     """Return the figures of a student: overlap@10 of held-out texts, and its retrieval beside the teacher's."""
     overlap, training = run.record.overlap, run.record.training
     assert overlap is not None and training is not None

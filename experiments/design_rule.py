@@ -45,7 +45,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.texts import texts_by_language
 from distilvec.students.design import (
@@ -221,7 +221,7 @@ def choose_split(name: str, shape: ModelShape, parameters: int, used: TokensUsed
     return split
 
 
-def measured(run: Run) -> dict[str, Any]:
+def measured(run: FinishedRun) -> dict[str, Any]:
     """Return what a finished run says of its student, and of its start."""
     student, training = run.record.student, run.record.training
     assert student is not None and training is not None

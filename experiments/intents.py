@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.markdown import markdown_table
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "banking77" / "banking77.jsonl.gz"
 CLASSES, ROWS = 20, 1_600
@@ -89,7 +89,7 @@ def command(words: Sequence[str], task: Path, teacher: Path, out: Path, seed: in
 
 def result(out: Path) -> dict[str, Any]:
     """Accuracy, parameters and test rows of a finished run."""
-    run = Run.open(out)
+    run = FinishedRun.open(out)
     (score,) = run.scores["student"]
     parameters = None if run.record.student is None else run.record.student.parameters
     return {"accuracy": score.value, "test_rows": score.rows, "parameters": parameters}

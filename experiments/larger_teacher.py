@@ -28,7 +28,7 @@ from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.evaluation.evaluator import Sample
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.run import run
 from distilvec.verbs.run.sweep import Member, expand_sweep
 from experiments.shootout import PAIRED, Rows, Seeds, difference, run_members, spread
@@ -105,7 +105,7 @@ def main() -> None:
     run_members(members, arguments.out / "runs", arguments.json, info, rows_of)
 
 
-def tune(model: str, section: dict[str, Any], folder: Path) -> Run:
+def tune(model: str, section: dict[str, Any], folder: Path) -> FinishedRun:
     """Return the teacher fine-tuned on a task, made if it is not there."""
     tree = {
         "name": folder.name,
@@ -137,7 +137,7 @@ def plan(
     return [replace(member, name=f"{task}-{member.name}") for member in members]
 
 
-def rows_of(recipe: Recipe, result: Run) -> Rows:
+def rows_of(recipe: Recipe, result: FinishedRun) -> Rows:
     """Return one row: the student's figures on the test split, in per cent."""
     training = result.record.training
     assert recipe.task is not None and training is not None

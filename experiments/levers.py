@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.markdown import markdown_table
 from benchmarks.stopwatch import machine
 from distilvec.config.schema import Recipe
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.verbs.run.sweep import expand_sweep
 from experiments.shootout import Rows, run_members, spread
 
@@ -63,7 +63,7 @@ def main() -> None:
     print(levers_table(run_members(members, arguments.out, arguments.json, {"machine": machine()}, rows_of)))
 
 
-def rows_of(recipe: Recipe, result: Run) -> Rows:
+def rows_of(recipe: Recipe, result: FinishedRun) -> Rows:
     """One row per scored model."""
     student, training = result.record.student, result.record.training
     assert student is not None and training is not None

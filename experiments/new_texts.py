@@ -35,8 +35,8 @@ from distilvec.data.pieces import pieces
 from distilvec.evaluation.overlap import QueryOverlaps, find_overlap, nearest
 from distilvec.evaluation.stored import draw_stored
 from distilvec.pipeline.caches import cached_vectors
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.judgement import draw_rows, embed_rows
-from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import tokenize
 from distilvec.pipeline.resolve import resolve
 from distilvec.teachers.open import open_embedder
@@ -213,7 +213,7 @@ def make_index(folder: Path, articles: Sequence[str], teacher: str) -> None:
     lancedb.connect(folder).create_table("chunks", rows)
 
 
-def row_of(source: Input, run: Run, new_shares: QueryOverlaps) -> dict[str, Any]:
+def row_of(source: Input, run: FinishedRun, new_shares: QueryOverlaps) -> dict[str, Any]:
     """Return the run's own overlap@10 and that of new texts, among the same candidates."""
     judgement = run.record.overlap
     assert judgement is not None

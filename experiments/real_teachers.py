@@ -23,7 +23,7 @@ from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.verbs.runs.function import runs_below
 from experiments.shootout import difference
 from experiments.untouched import SIZE, TITLE, Untouched, beside
@@ -69,7 +69,7 @@ def main() -> None:
 
 def row_of(folder: Path) -> dict[str, Any]:
     """Return what a finished run says of its student before and after training."""
-    run = Run.open(folder)
+    run = FinishedRun.open(folder)
     teacher, student, training = run.record.teacher, run.record.student, run.record.training
     assert teacher is not None and student is not None and training is not None
     overlap = {} if run.record.overlap is None else run.record.overlap.to_json()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.markdown import markdown_table
 from distilvec.core.files import write_json
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.report.figures import write_figure
 from distilvec.report.json_values import from_json
 from distilvec.report.record import RunRecord
@@ -47,7 +47,7 @@ def main() -> None:
     if arguments.run is None:
         rewrite(arguments.name)
         return
-    run = Run.open(arguments.run)
+    run = FinishedRun.open(arguments.run)
     name = f"english-{arguments.name}"
     results = ROOT / "results"
     write_json(results / f"{name}-report.json", published(run.report).to_json())

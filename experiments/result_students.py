@@ -21,7 +21,7 @@ from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.verbs.runs.function import runs_below
 from experiments.alternatives import latencies
 from experiments.untouched import SIZE, TITLE, Untouched, beside
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
 
-    runs = [Run.open(found.folder) for folder in arguments.runs for found in runs_below(folder)]
+    runs = [FinishedRun.open(found.folder) for folder in arguments.runs for found in runs_below(folder)]
     forms: dict[str, str] = {}
     for run in runs:
         name = name_of(run)
@@ -67,12 +67,12 @@ def main() -> None:
     print(students_table(content))
 
 
-def name_of(run: Run) -> str:
+def name_of(run: FinishedRun) -> str:
     """Return the variant of the recipe that the run is of."""
     return run.folder.name.split(",")[0]
 
 
-def row_of(run: Run) -> dict[str, Any]:
+def row_of(run: FinishedRun) -> dict[str, Any]:
     """Return what a finished run says of its student."""
     teacher, student, training, overlap = (
         run.record.teacher,

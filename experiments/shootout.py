@@ -19,7 +19,7 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import read_json, write_json
 from distilvec.core.method_file import method_code
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.run import run as run_recipe
 from distilvec.verbs.run.sweep import Member, run_sweep
 
@@ -36,7 +36,11 @@ def last_values(overrides: Sequence[str]) -> list[str]:
 
 
 def run_members(
-    members: Sequence[Member], out: Path, path: Path, info: dict[str, Any], rows_of: Callable[[Recipe, Run], Rows]
+    members: Sequence[Member],
+    out: Path,
+    path: Path,
+    info: dict[str, Any],
+    rows_of: Callable[[Recipe, FinishedRun], Rows],
 ) -> Any:
     """Run every member that is not done; gives what `path` then holds: `facts` and "rows", each with the mark of its
     member.

@@ -30,7 +30,7 @@ from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.run import run
 from distilvec.train.metrics import read_metrics
 from distilvec.verbs.run.sweep import Member, expand_sweep
@@ -137,7 +137,7 @@ def shootout(out: Path, path: Path, data: Path, chosen: Chosen) -> dict[str, Any
     return report
 
 
-def tune(section: dict[str, Any], folder: Path, quick: bool) -> Run:
+def tune(section: dict[str, Any], folder: Path, quick: bool) -> FinishedRun:
     """The teacher fine-tuned on a task, made if it is not there."""
     tree = {
         "name": folder.name,
@@ -185,7 +185,7 @@ def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, chosen:
     return [replace(member, name=f"{task}-{member.name}") for member in found]
 
 
-def rows_of(recipe: Recipe, result: Run) -> Rows:
+def rows_of(recipe: Recipe, result: FinishedRun) -> Rows:
     """One row: the student's figures on the test split, in per cent."""
     training = result.record.training
     assert recipe.task is not None and training is not None
@@ -202,7 +202,7 @@ def rows_of(recipe: Recipe, result: Run) -> Rows:
     ]
 
 
-def last_gates(result: Run) -> list[float]:
+def last_gates(result: FinishedRun) -> list[float]:
     """The mean gate of each expert at the end of training; [] for a student without experts."""
     lines = [line for line in read_metrics(result.files.metrics) if "train/gate_1" in line]
     return (
@@ -216,7 +216,7 @@ def name_of(recipe: Recipe) -> str:
     return next((name.removeprefix(f"{sweep}-") for sweep in SWEEPS if name.startswith(f"{sweep}-")), name)
 
 
-def metrics_of(result: Run) -> dict[str, float]:
+def metrics_of(result: FinishedRun) -> dict[str, float]:
     """The figures of a task's test split by name, in per cent."""
     supervised = result.report.supervised
     assert supervised is not None

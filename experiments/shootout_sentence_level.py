@@ -25,7 +25,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import averages, with_protocol
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.verbs.run.sweep import Member, expand_sweep
 from experiments.sentence_level import shootout_tables
 from experiments.shootout import last_values, run_members
@@ -91,7 +91,7 @@ def describe(members: list[Member], quick: bool) -> dict[str, Any]:
     return {"quick": quick, **settings, "machine": machine()}
 
 
-def rows_of(recipe: Recipe, result: Run) -> list[dict[str, Any]]:
+def rows_of(recipe: Recipe, result: FinishedRun) -> list[dict[str, Any]]:
     """One row a scored model: the figures by task and the averages over tasks in and out of domain, and all.
 
     Errors: DistilvecError if a task could not be scored.

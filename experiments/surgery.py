@@ -42,7 +42,7 @@ from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.suite import load_suite
 from distilvec.losses.distance import l2_distance
 from distilvec.models.load import load, load_tokenizer
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -194,7 +194,7 @@ def sizes(runs: list[Path]) -> dict[str, Any]:
 
 def recorded(folder: Path) -> tuple[str, dict[str, Any]]:
     """The name of a finished run's folder, and its record with the tokens of its vocabulary."""
-    record = Run.open(folder).record.to_json()
+    record = FinishedRun.open(folder).record.to_json()
     return folder.name, {**record, "tokens": len(load_tokenizer(ModelName(str(RunFolder(folder).student))))}
 
 

@@ -37,8 +37,8 @@ from distilvec.core.outputs import ModelOutputs
 from distilvec.core.run_folder import RunFolder
 from distilvec.data.sampler import epoch_batches
 from distilvec.models.load import load
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.objectives import make_objective, required_outputs
-from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import reopen
 from distilvec.students.encoder import Encoder
@@ -112,7 +112,7 @@ class Landscapes:
     last stage. Errors: DistilvecError if the folder or a cache lacks a part.
     """
 
-    def __init__(self, run: Run, texts: int, seed: int, dropout: bool | None) -> None:
+    def __init__(self, run: FinishedRun, texts: int, seed: int, dropout: bool | None) -> None:
         self.texts, self.seed, self.dropout = texts, seed, dropout
         if not run.files.last.exists():
             raise DistilvecError(
@@ -167,7 +167,7 @@ class Landscapes:
 class Measurement:
     """One run's sharpness.json. Errors: DistilvecError if the run folder or a cache lacks a part."""
 
-    def __init__(self, run: Run, settings: Settings) -> None:
+    def __init__(self, run: FinishedRun, settings: Settings) -> None:
         self.folder, self.settings = run.folder, settings
         self.landscapes = Landscapes(run, settings.texts, settings.seed, settings.dropout)
         trained, values = run.files.fingerprint, asdict(settings)

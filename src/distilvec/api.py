@@ -22,7 +22,6 @@ from distilvec.core.errors import DistilvecError, plain_errors
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.models.load import load as load
 from distilvec.pipeline.inputs import Model, Texts, model_name, source_keys, teacher_keys
-from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import cached_teachers, fill_cache
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
@@ -35,6 +34,7 @@ from distilvec.verbs.compare.compare import compare_runs
 from distilvec.verbs.distill.distill import distill as distill
 from distilvec.verbs.evaluate.scores import Scores, score_models
 from distilvec.verbs.export.export import export_model
+from distilvec.verbs.opened_run import Run
 from distilvec.verbs.runs.function import runs as runs
 from distilvec.verbs.transplant.transplant import stated_languages, texts_by_language, transplant_folder
 
@@ -66,7 +66,8 @@ def run(
     else:
         loaded = recipe
     folder = Path(output_dir) if output_dir is not None else loaded.output / loaded.name
-    return run_recipe(loaded, folder, restart, callbacks)
+    finished = run_recipe(loaded, folder, restart, callbacks)
+    return None if finished is None else Run.of(finished)
 
 
 @plain_errors()

@@ -17,8 +17,8 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.method_file import method_names
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.evaluate import saved_students
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.objectives import make_objective, required_outputs
-from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -210,7 +210,7 @@ def views_run(tiny_recipe, tmp_path, common_folder, no_pages):
 
 
 def landscapes_of(folder, texts=32, dropout=None):
-    return Landscapes(Run.open(folder), texts, 0, dropout)
+    return Landscapes(FinishedRun.open(folder), texts, 0, dropout)
 
 
 def test_kept_students_have_the_objectives_parameters_beside_them(views_run):

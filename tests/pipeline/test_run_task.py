@@ -19,8 +19,8 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.run_folder import RunFolder
 from distilvec.data.tokens import TokenStore
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.objectives import make_objective
-from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.report.json_values import to_json
@@ -92,8 +92,8 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
         wrong = report["mistakes"]
         assert wrong["rows"] == 60 and 1 - wrong["wrong"] / 60 == pytest.approx(figures["accuracy"])
     assert result.scores["student"][0].value == 100 * found["scores"]["student"][result.scores["student"][0].metric]
-    assert [score.metric for score in Run.open(tmp_path / "run").scores["student"]] == [monitored]
-    assert Run.open(tmp_path / "run").samples("student", [found["task"]])[found["task"]].metric == monitored
+    assert [score.metric for score in FinishedRun.open(tmp_path / "run").scores["student"]] == [monitored]
+    assert FinishedRun.open(tmp_path / "run").samples("student", [found["task"]])[found["task"]].metric == monitored
     best = max(
         line[f"eval/{monitored}"]
         for line in read_metrics(RunFolder(tmp_path / "run").metrics)[1:]

@@ -22,8 +22,8 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.evaluate import saved_students
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.objectives import make_objective, required_outputs
-from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.parts import SavedStudent, margin
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import resolve
@@ -162,7 +162,7 @@ STOPS = {"last step of a stage": (11,), "first stage, and twice in the second": 
 def test_the_last_checkpoint_has_the_number_of_the_last_stages_steps(whole):
     record = json.loads(RunFolder(whole).record.read_text())
     steps = [stage["steps"] for stage in record["training"]["stages"]]
-    assert [*Landscapes(Run.open(whole), 32, 0, None).students] == [steps[-1]] != [sum(steps)]
+    assert [*Landscapes(FinishedRun.open(whole), 32, 0, None).students] == [steps[-1]] != [sum(steps)]
 
 
 def test_interrupted_equals_uninterrupted(staged, whole, tmp_path, monkeypatch):

@@ -23,12 +23,12 @@ from distilvec.report.scores import problem_text, score_remarks, score_table, ta
 from distilvec.report.tables import ABSENT, NARROWEST, text_table, to_text
 
 if TYPE_CHECKING:
-    from distilvec.pipeline.opened_run import Run
+    from distilvec.pipeline.finished_run import FinishedRun
     from distilvec.report.comparison import Comparison
     from distilvec.report.values import VocabularyChange
     from distilvec.verbs.export.export import Exported
 
-PATHS = ("run", "report")  # of Run.lines
+PATHS = ("run", "report")  # of FinishedRun.lines
 _PLAIN = str.maketrans({"│": "|", "─": "-", "┼": "+", ABSENT: "-", "±": "+-", "→": "->", "\N{MINUS SIGN}": "-"})
 
 
@@ -68,7 +68,7 @@ def show_scores(scores: Mapping[str, Sequence[Score]], also: Mapping[str, Sequen
         print_result(f"note: {remark}")
 
 
-def show_result(result: Run) -> None:
+def show_result(result: FinishedRun) -> None:
     """Print the scores and metrics of a run, its files, the code that loads the student; the verdict comes last."""
     if result.scores:
         show_scores(result.scores)
@@ -119,7 +119,7 @@ def _line(name: str, text: str) -> str:
     return textwrap.fill(line, width, subsequent_indent=10 * " ", break_on_hyphens=False)
 
 
-def show_finished(result: Run | None) -> None:
+def show_finished(result: FinishedRun | None) -> None:
     """Print a run's result and its problems; nothing in all processes but the main one."""
     if result is not None:
         show_result(result)

@@ -31,9 +31,9 @@ from distilvec.evaluation.speed import Speed
 from distilvec.formats.sentence_transformers import finish_student
 from distilvec.models.load import model_name
 from distilvec.models.origin import is_hub_id, origin
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.objectives import make_objective
-from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.start import Start, fresh_layer, read_start
 from distilvec.pipeline.student import fitting_texts, trained_student
 from distilvec.pipeline.train import Training
@@ -64,7 +64,7 @@ from distilvec.train.optimizer import final_rate
 from distilvec.train.stages import Stage
 
 
-def publish(job: Job, training: Training, report: Report) -> Run:
+def publish(job: Job, training: Training, report: Report) -> FinishedRun:
     """Write record, model card and report page; return the run."""
     folder = job.files.student
     student = trained_student(job)
@@ -93,7 +93,7 @@ def publish(job: Job, training: Training, report: Report) -> Run:
     report.marks = Marks(marks.good, marks.fair)
     write.write_report(job.files, report, record, recipes.dump(job.recipe))
     write.draw_report(job.files, report)
-    return Run(job.folder, record, job.recipe.student.trust_remote_code)
+    return FinishedRun(job.folder, record, job.recipe.student.trust_remote_code)
 
 
 def _speed_record(speed: Speed | None) -> SpeedRecord | None:

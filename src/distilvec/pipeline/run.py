@@ -30,8 +30,8 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.core.storage import Pusher, Remote
 from distilvec.pipeline.claim import check_run, claim_folder
 from distilvec.pipeline.evaluate import evaluate
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.job import EVALUATION, TRAINING, run_phases
-from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.overview import overview
 from distilvec.pipeline.prepare import prepare
 from distilvec.pipeline.publish import publish
@@ -40,7 +40,7 @@ from distilvec.pipeline.train import finished_training, remove_checkpoints, trai
 from distilvec.train.metrics import Callback, check_callbacks
 
 
-def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence[Callback] = ()) -> Run | None:
+def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence[Callback] = ()) -> FinishedRun | None:
     """Run a recipe in a folder; a step whose inputs have not changed is not run again.
 
     Each of the `callbacks` is called as callback(step, metrics) for every logged line of training and validation. With

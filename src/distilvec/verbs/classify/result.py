@@ -13,11 +13,12 @@ import numpy as np
 from distilvec.core.batch import Text
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.mistakes import Mistakes
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.report.advice import far_below_the_teacher
 from distilvec.report.json_values import to_json
 from distilvec.report.verdicts import Accuracy, classifier_sentence
 from distilvec.students.task_head import TaskModel
+from distilvec.verbs.opened_run import Run
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,8 +126,9 @@ class Classifier:
         return f"Classifier({str(self.model_folder)!r}): {self.sentence}"
 
 
-def read_classifier(result: Run, notes: list[str], teacher_folder: Path, teacher_layers: int) -> Classifier:
+def read_classifier(finished: FinishedRun, notes: list[str], teacher_folder: Path, teacher_layers: int) -> Classifier:
     """Make the classifier of a finished run from its record and its report."""
+    result = Run.of(finished)
     record, report = result.record, result.report
     assert record.supervised is not None and report.mistakes is not None
     assert record.student is not None and record.student.parameters is not None

@@ -35,13 +35,13 @@ from distilvec.evaluation.significance import (
     significance_mark,
 )
 from distilvec.evaluation.speed import SpeedRow
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.report.comparison import Comparison, Difference, Row
 from distilvec.report.record import TrainingRecord
 from distilvec.report.verdicts import Lead
 from distilvec.verbs.compare.results import SeedRun, distinct_names, finished_runs, unfinished
 
-Groups = Mapping[str, Sequence[Run]]  # the seeds of a row by its name
+Groups = Mapping[str, Sequence[FinishedRun]]  # the seeds of a row by its name
 PointsBySeed = dict[int | None, dict[str, float]]  # points by task and average, by seed
 RowValues = dict[str, np.ndarray[Any, Any]]  # of the test rows of a task, float64 [rows], by row of the comparison
 TaskWeights = Mapping[str, float]  # of the tasks in a task's own score, or in an average
@@ -103,7 +103,7 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _group(seed_runs: Sequence[SeedRun]) -> dict[str, list[Run]]:
+def _group(seed_runs: Sequence[SeedRun]) -> dict[str, list[FinishedRun]]:
     """Group the runs that differ by their seed only; a repeated seed starts another row."""
     groups: list[list[SeedRun]] = []
     for seed_run in seed_runs:
@@ -143,7 +143,7 @@ def _find_reference(reference: str | None, groups: Groups) -> str:
     raise DistilvecError(f"no run '{reference}'{hint} Runs: {', '.join(groups)}.", key="reference")
 
 
-def _shared_tasks(runs: Sequence[Run], column: str) -> tuple[list[str], list[str]]:
+def _shared_tasks(runs: Sequence[FinishedRun], column: str) -> tuple[list[str], list[str]]:
     """Return the tasks that every run has with the same metric, and a note on the others."""
     if not any(run.scores.get(model) for run in runs for model in SCORE_COLUMNS):
         return [], ["No run was evaluated: they are compared by distance and cost."]
@@ -174,7 +174,7 @@ def _shared_tasks(runs: Sequence[Run], column: str) -> tuple[list[str], list[str
     return tasks, notes
 
 
-def _row(name: str, group: Sequence[Run], column: str, tasks: Sequence[str]) -> Row:
+def _row(name: str, group: Sequence[FinishedRun], column: str, tasks: Sequence[str]) -> Row:
     """Return the means over the seeds of a run."""
     means: dict[str, float] = {}
     deviations: dict[str, float | None] = {}
@@ -234,7 +234,7 @@ def _baselines(groups: Groups, column: str, tasks: Sequence[str]) -> list[Row]:
     return list(baselines.values())
 
 
-def _baseline(name: str, group: Sequence[Run], column: str, tasks: Sequence[str]) -> Row | None:
+def _baseline(name: str, group: Sequence[FinishedRun], column: str, tasks: Sequence[str]) -> Row | None:
     """Return a row with the means over the seeds of a model that the runs began with; None without its scores."""
     if not tasks or not all(_shared_scores(run, column, tasks) for run in group):
         return None
@@ -245,18 +245,18 @@ def _baseline(name: str, group: Sequence[Run], column: str, tasks: Sequence[str]
     return Row(name, seeds=None, mean=means, retention=_retention(group, column, tasks), parameters=parameters)
 
 
-def _scores(run: Run, column: str) -> dict[str, Score]:
+def _scores(run: FinishedRun, column: str) -> dict[str, Score]:
     """Return a model's scores by task."""
     return {score.task: score for score in run.scores.get(column, ())}
 
 
-def _shared_scores(run: Run, column: str, tasks: Sequence[str]) -> list[Score]:
+def _shared_scores(run: FinishedRun, column: str, tasks: Sequence[str]) -> list[Score]:
     """Return the scores on the shared tasks; empty unless every one was scored."""
     scores = _scores(run, column)
     return [scores[task] for task in tasks] if all(task in scores for task in tasks) else []
 
 
-def _with_averages(run: Run, column: str, tasks: Sequence[str]) -> dict[str, float]:
+def _with_averages(run: FinishedRun, column: str, tasks: Sequence[str]) -> dict[str, float]:
     """Return the values by task, and their averages."""
     scores = _shared_scores(run, column, tasks)
     values = {score.task: score.value for score in scores}
@@ -268,31 +268,31 @@ def _averaged_types(scores: Sequence[Score]) -> dict[str, str]:
     return {score.task: score.type for score in without_index_tasks(scores)}
 
 
-def _retention(group: Sequence[Run], column: str, tasks: Sequence[str]) -> dict[str, float | None]:
+def _retention(group: Sequence[FinishedRun], column: str, tasks: Sequence[str]) -> dict[str, float | None]:
     """Return the percent of each run's own teacher by task and average, a mean over seeds; {} unless all are scored."""
     shares = [retention(_shared_scores(run, column, tasks), _shared_scores(run, "teacher", tasks)) for run in group]
     names = [name for name in shares[0] if all(name in of_seed for of_seed in shares)]
     return {name: _mean(of_seed[name] for of_seed in shares) for name in names}
 
 
-def _megabytes(run: Run) -> float | None:
+def _megabytes(run: FinishedRun) -> float | None:
     """Return the size of the student's saved fp32 weights, 10^6 bytes."""
     speed = run.report.speed
     return speed.models["student"].megabytes if speed is not None and "student" in speed.models else None
 
 
-def _milliseconds(run: Run) -> float | None:
+def _milliseconds(run: FinishedRun) -> float | None:
     """Return the student's median time in PyTorch for one query of 16 tokens."""
     single = [row.median_ms for row in _timings(run, "query") if row.batch_size == 1]
     return single[0] if single else None
 
 
-def _texts_per_second(run: Run, role: str) -> float | None:
+def _texts_per_second(run: FinishedRun, role: str) -> float | None:
     """Return the student's best throughput in PyTorch for texts of a role."""
     return max((row.texts_per_second for row in _timings(run, role)), default=None)
 
 
-def _timings(run: Run, role: str) -> list[SpeedRow]:
+def _timings(run: FinishedRun, role: str) -> list[SpeedRow]:
     """Return the student's rows of the speed table in PyTorch for texts of a role."""
     rows = [] if run.report.speed is None else run.report.speed.rows
     return [row for row in rows if (row.model, row.backend, row.role) == ("student", "pytorch", role)]
@@ -435,7 +435,7 @@ def _remarks(
     return notes
 
 
-def _cautions(runs: Sequence[Run], groups: Groups) -> list[str]:
+def _cautions(runs: Sequence[FinishedRun], groups: Groups) -> list[str]:
     """List reasons to distrust the rows."""
     seeds = {len(group) for group in groups.values()}
     teachers, corpora = set(), set()
@@ -458,7 +458,7 @@ def _cautions(runs: Sequence[Run], groups: Groups) -> list[str]:
     return cautions
 
 
-def _different_steps(runs: Sequence[Run]) -> str:
+def _different_steps(runs: Sequence[FinishedRun]) -> str:
     """Say that the runs have different numbers of steps, and why where the last batches of a pass can be the reason."""
     trainings = [run.record.training for run in runs if run.record.training is not None]
     steps = [training.steps for training in trainings if training.steps is not None]

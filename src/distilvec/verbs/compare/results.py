@@ -14,7 +14,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.report.record import RunRecord, read_run_record
 from distilvec.verbs.run.sweep import read_sweep
 
@@ -34,7 +34,7 @@ _UNTRAINED = (  # sections of a recipe that have no effect on weights
 class SeedRun:
     """A run among others: runs of one `group` differ by their seed only, and `name` is the group's."""
 
-    run: Run
+    run: FinishedRun
     name: str
     group: str
     seed: int | None
@@ -119,7 +119,7 @@ def _is_missing(sweep: Path, member: Mapping[str, Any]) -> bool:
 def _open_run(folder: Path, group: str | None) -> SeedRun:
     """Open a run; `group` is its group in its sweep, None outside of sweeps."""
     record = read_run_record(RunFolder(folder)) or RunRecord()
-    run = Run(folder, record)
+    run = FinishedRun(folder, record)
     tree = _recipe_tree(run.files.recipe)
     train = tree.get("train") or {}
     seed = train.get("seed")

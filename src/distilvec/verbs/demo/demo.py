@@ -45,7 +45,7 @@ from distilvec.evaluation.parity import sample_task
 from distilvec.evaluation.tasks import RetrievalTask
 from distilvec.formats.replace import real
 from distilvec.models.parts import max_length
-from distilvec.pipeline.opened_run import Run
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.resolve import cache_root, with_local_tables
 from distilvec.pipeline.student import load_saved
 from distilvec.pipeline.texts import load_tasks
@@ -83,7 +83,7 @@ def write_demo(
         queries: A file of prepared queries; by default those of the task, and none with `texts`.
         runtime: A folder with the JavaScript libraries; by default npm fetches them into the cache.
     """
-    finished = Run.open(run, key="demo")
+    finished = FinishedRun.open(run, key="demo")
     model = _model_folder(finished)
     check_output_folder(out, "--out")
     if out.is_dir() and any(out.iterdir()) and not (out / ABOUT).is_file():
@@ -157,7 +157,7 @@ def quantized(vectors: Array, similarity: Similarity = "cosine") -> tuple[Array,
     return (1 / np.maximum(lengths, 1)).astype(np.float32), rows
 
 
-def _model_folder(run: Run) -> Path:
+def _model_folder(run: FinishedRun) -> Path:
     """Return the folder of the run's model whose vectors are in the teacher's space."""
     model = run.student_folder if run.record.teacher_compatible else run.files.projected
     if not model.is_dir():

@@ -11,7 +11,6 @@ import numpy as np
 from distilvec.core.errors import DistilvecError, plain_errors, set_by
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.pipeline.inputs import Model, Texts
-from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
 from distilvec.train.metrics import Callback
@@ -19,6 +18,7 @@ from distilvec.verbs.distill.made_by import with_maker
 from distilvec.verbs.distill.recipe import Request, argument_names, make_recipe, stated_root
 from distilvec.verbs.distill.screens import show_plan
 from distilvec.verbs.distill.texts import text_sources
+from distilvec.verbs.opened_run import Run
 
 
 @plain_errors()
@@ -141,4 +141,5 @@ def distill(
         if dry_run:
             show_plan(resolve(recipe, request.folder))
             return None
-        return run_recipe(recipe, request.folder, restart, callbacks)
+        finished = run_recipe(recipe, request.folder, restart, callbacks)
+        return None if finished is None else Run.of(finished)

@@ -6,8 +6,8 @@ import shlex
 
 from distilvec.cli.colour import BOLD
 from distilvec.cli.terminal import print_result, show_problems, show_scores, show_table
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.opened_run import Run
 from distilvec.report.sections.use import check_words
 from distilvec.train.start import SLOWER
 from distilvec.verbs.plan.plan import make_plan
@@ -18,7 +18,7 @@ def show_plan(job: Job) -> None:
     show_table(["", job.recipe.name], make_plan(job))
 
 
-def show_end(run: Run) -> None:
+def show_end(run: FinishedRun) -> None:
     """Print the scores of a test, one sentence, the numbers, the page, and the next command."""
     if run.scores:
         show_scores(dict(run.scores))
@@ -34,7 +34,7 @@ def show_end(run: Run) -> None:
     show_problems(run.problems)
 
 
-def numbers(run: Run) -> list[str]:
+def numbers(run: FinishedRun) -> list[str]:
     """Return the numbers of the last screen: overlap@10, size, speed and distance, as far as they are known."""
     shown = []
     judgement = run.record.overlap
@@ -54,7 +54,7 @@ def numbers(run: Run) -> list[str]:
     return shown
 
 
-def next_command(run: Run) -> str:
+def next_command(run: FinishedRun) -> str:
     """Return the command that a user wants next: a check with the own index, else a smaller and faster file.
 
     A static student is small and fast, and has no such file: it can be tried at once. A training that brought nothing

@@ -14,9 +14,9 @@ from distilvec.formats.replace import read_record
 from distilvec.formats.router import save_router
 from distilvec.formats.sentence_transformers import first_dims, save_student
 from distilvec.models.checks import stated_width
+from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.objectives import projected_student
-from distilvec.pipeline.opened_run import Run
 from distilvec.pipeline.resolve import reopen
 from distilvec.pipeline.student import fitting_texts, load_saved
 from distilvec.report.model_card import model_card
@@ -36,7 +36,7 @@ def finished_job(student: Path, to: str) -> tuple[Job, RunRecord]:
         raise DistilvecError(
             f"{student} is not the student of a finished run.", f"Give RUN/student for --to {to}.", key="model"
         )
-    run = Run.open(files.path, key="model")
+    run = FinishedRun.open(files.path, key="model")
     return reopen(run.recipe, run.folder, run.record), run.record
 
 

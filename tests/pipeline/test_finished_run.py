@@ -16,12 +16,11 @@ from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
-from distilvec.pipeline import opened_run
-from distilvec.pipeline.opened_run import Run
-from distilvec.pipeline.run import run
+from distilvec.pipeline import finished_run
 from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
 from distilvec.report.values import Report, Verdict
 from distilvec.train.metrics import Metric
+from distilvec.verbs.opened_run import Run
 
 
 def score(model, value):
@@ -101,9 +100,9 @@ def test_in_a_notebook(tmp_path):
 
 
 def test_of_a_run(tiny_recipe, tmp_path, monkeypatch, capsys):
-    loads, load = [], opened_run.load_model
-    monkeypatch.setattr(opened_run, "load_model", lambda *names, **more: loads.append(names) or load(*names, **more))
-    result = run(tiny_recipe(train__max_steps=2), tmp_path / "run")
+    loads, load = [], finished_run.load_model
+    monkeypatch.setattr(finished_run, "load_model", lambda *names, **more: loads.append(names) or load(*names, **more))
+    result = distilvec.run(tiny_recipe(train__max_steps=2), output_dir=tmp_path / "run")
     assert loads == [], "nothing is loaded before it is asked for"
     assert result.student is result.student and len(loads) == 1
     assert result.student.encode("a text").shape == (32,)

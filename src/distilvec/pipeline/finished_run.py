@@ -1,4 +1,4 @@
-"""A finished run: its folder, recipe, record, report and student."""
+"""The folder of a finished run as values: recipe, record, report, scores, predictions, student."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
@@ -20,17 +20,11 @@ from distilvec.evaluation.evaluator import Sample, Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load_model
 from distilvec.report.record import RunRecord, read_run_record
-from distilvec.report.scores import problem_text, score_frame, score_table
-from distilvec.report.tables import Table, html_list, to_html, words
 from distilvec.report.values import Report, Verdict, read_report
 
-if TYPE_CHECKING:
-    from distilvec.verbs.export.export import Exported
-    from distilvec.verbs.push.push import Pushed
 
-
-@dataclass(frozen=True, repr=False)
-class Run:
+@dataclass(frozen=True)
+class FinishedRun:
     """A finished run in a folder. Everything but the record is read when it is asked for.
 
     `trust_remote_code`: whether the user has said that the code of the student's model may run.
@@ -41,7 +35,7 @@ class Run:
     trust_remote_code: bool = False
 
     @classmethod
-    def open(cls, folder: str | Path, key: str = "run folder") -> Run:
+    def open(cls, folder: str | Path, key: str = "run folder") -> Self:
         """Open the folder of a finished run.
 
         Errors: DistilvecError with `key` for a folder without a record, `record.json` for a damaged one.
@@ -141,20 +135,6 @@ class Run:
             ) from None
         return samples
 
-    def export(self, to: str = "onnx", output: Path | None = None, **options: Any) -> Exported:
-        """Write the student in another form; `options` are those of `verbs.export.export.export_model`."""
-        from distilvec.verbs.export.export import export_model  # takes a run apart itself
-
-        return export_model(str(self.student_folder), to, output, **options)
-
-    def push(self, repo: str, **options: Any) -> Pushed:
-        """Upload the student to the Hugging Face hub; `options` are those of `verbs.push.push.push_model`."""
-        from distilvec.verbs.push.push import push_model
-
-        return push_model(self.student_folder, repo, **options)
-
-    # -- at a prompt and in a notebook
-
     def verdict_lines(self) -> list[tuple[str, str]]:
         """Return the verdict, then the advice, as (name, value)."""
         lines = [("verdict", self.verdict.text)] if self.verdict.text else []
@@ -184,22 +164,6 @@ class Run:
             "problems": [asdict(problem) for problem in self.problems],
             "record": self.record.to_json(),
         }
-
-    def to_dataframe(self) -> Any:
-        """Return the scores as a pandas DataFrame: task, type, metric and one column for each model, in points."""
-        return score_frame(self.scores)
-
-    def __repr__(self) -> str:
-        problems = [("not scored", problem_text(problem)) for problem in self.problems]
-        lines = [*self.verdict_lines(), *self.lines(), *problems]
-        return "\n".join(["Run", *(f"  {name:10} {text}" for name, text in lines)])
-
-    def _repr_html_(self) -> str:
-        lines = [*self.verdict_lines(), *self.lines()]
-        about = Table("run-result", "", ["Run", ""], [words(*line) for line in lines], words=2)
-        scores = to_html(score_table(self.scores)) if self.scores else ""
-        problems = [f"not scored: {problem_text(problem)}" for problem in self.problems]
-        return "\n".join([to_html(about), scores, html_list(problems)])
 
 
 def _check_rows(name: str, predicted: np.ndarray[Any, Any], gold: np.ndarray[Any, Any]) -> None:

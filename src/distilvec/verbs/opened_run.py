@@ -1,0 +1,44 @@
+"""`Run`, which users hold: the folder of a finished run that exports its student and shows itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distilvec.pipeline.finished_run import FinishedRun
+from distilvec.report.scores import problem_text, score_frame, score_table
+from distilvec.report.tables import Table, html_list, to_html, words
+
+if TYPE_CHECKING:
+    from distilvec.verbs.export.export import Exported
+
+
+class Run(FinishedRun):
+    """A finished run in a folder, at a prompt and in a notebook. Everything but the record is read at first use."""
+
+    @classmethod
+    def of(cls, finished: FinishedRun) -> Run:
+        """Return the run of a folder that the pipeline has finished."""
+        return cls(finished.folder, finished.record, finished.trust_remote_code)
+
+    def export(self, to: str = "onnx", output: Path | None = None, **options: Any) -> Exported:
+        """Write the student in another form; `options` are those of `verbs.export.export.export_model`."""
+        from distilvec.verbs.export.export import export_model  # with onnx: a command loads its own verb only
+
+        return export_model(str(self.student_folder), to, output, **options)
+
+    def to_dataframe(self) -> Any:
+        """Return the scores as a pandas DataFrame: task, type, metric and one column for each model, in points."""
+        return score_frame(self.scores)
+
+    def __repr__(self) -> str:
+        problems = [("not scored", problem_text(problem)) for problem in self.problems]
+        lines = [*self.verdict_lines(), *self.lines(), *problems]
+        return "\n".join(["Run", *(f"  {name:10} {text}" for name, text in lines)])
+
+    def _repr_html_(self) -> str:
+        lines = [*self.verdict_lines(), *self.lines()]
+        about = Table("run-result", "", ["Run", ""], [words(*line) for line in lines], words=2)
+        scores = to_html(score_table(self.scores)) if self.scores else ""
+        problems = [f"not scored: {problem_text(problem)}" for problem in self.problems]
+        return "\n".join([to_html(about), scores, html_list(problems)])

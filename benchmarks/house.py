@@ -241,7 +241,7 @@ def only_handed_on(function: ast.AST, name: str) -> bool:
         if isinstance(node, ast.Call) and called(node) not in LOOKUPS:
             arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
             handed += sum(handed_name(argument, name) for argument in arguments)
-        elif isinstance(node, ast.Assign) and is_own_attribute(node.targets[0]):
+        elif isinstance(node, ast.Assign) and own_attribute(node.targets[0]):
             handed += handed_name(node.value, name)
     return reads > 0 and reads == handed
 
@@ -259,20 +259,27 @@ def handed_name(argument: ast.expr, name: str) -> int:
 
 
 def reads_name(node: ast.AST, name: str) -> bool:
-    own = name.removeprefix("self.")
-    if own == name:
-        return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-    return is_own_attribute(node) and node.attr == own and isinstance(node.ctx, ast.Load)
+    """Whether a node reads a variable, or an attribute of self where the name begins with "self."."""
+    if name.startswith("self."):
+        return own_attribute(node) == name.removeprefix("self.") and is_read(node)
+    return isinstance(node, ast.Name) and node.id == name and is_read(node)
 
 
-def is_own_attribute(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+def is_read(node: ast.AST) -> bool:
+    return isinstance(getattr(node, "ctx", None), ast.Load)
+
+
+def own_attribute(node: ast.AST) -> str:
+    """The name of an attribute of self; empty for anything else."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return node.attr
+    return ""
 
 
 def key_attributes(owner: ast.ClassDef) -> list[str]:
     """The attributes `key` of a class that are only handed on."""
-    names = {node.attr for node in ast.walk(owner) if is_own_attribute(node) and is_key(node.attr)}
-    return [name for name in sorted(names) if only_handed_on(owner, f"self.{name}")]
+    names = {own_attribute(node) for node in ast.walk(owner)}
+    return [name for name in sorted(names) if is_key(name) and only_handed_on(owner, f"self.{name}")]
 
 
 def renames_keys(function: Function) -> bool:

@@ -1,10 +1,9 @@
-"""Corpora, caches and run folders behind an address: an S3 server, and a folder."""
+"""Corpora and caches behind an address: an S3 server, and a folder."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -76,14 +75,13 @@ def write_corpus(folder: Path) -> Path:
     return folder
 
 
-def test_a_run_from_s3_and_back_has_the_bytes_of_a_local_one(bucket, tiny_recipe, tmp_path, monkeypatch, capsys):
+def test_a_run_from_s3_has_the_bytes_of_a_local_one(bucket, tiny_recipe, tmp_path, monkeypatch, capsys):
     texts = write_corpus(tmp_path / "corpus")
     send(texts, f"{bucket}/corpus")
     local = resolve(tiny_recipe(corpus__sources=[{"path": str(texts)}]), tmp_path / "unused")
     recipe = tiny_recipe(
         corpus__sources=[{"url": f"{bucket}/corpus", "name": "corpus"}],
         cache__remote=f"{bucket}/cache",
-        remote_output=f"{bucket}/runs",
     )
     first = run(recipe, tmp_path / "a" / "tiny")
     cache = next((tmp_path / "cache" / "teachers").iterdir())
@@ -96,7 +94,7 @@ def test_a_run_from_s3_and_back_has_the_bytes_of_a_local_one(bucket, tiny_recipe
     pulled = tmp_path / "another machine" / "teachers" / cache.name
     assert Remote(f"{bucket}/cache/{cache.name}", "cache.remote").pull(pulled) == len(files_below(cache))
     assert files_below(pulled) == files_below(cache) and not TeacherCache.open(pulled).verify()
-    second = run(recipe, tmp_path / "b" / "tiny")  # everything is there: nothing is trained
+    second = run(recipe, tmp_path / "b" / "tiny")  # from the corpus and the vectors there
     assert (tmp_path / "b" / "tiny" / "student" / "model.safetensors").read_bytes() == (
         tmp_path / "a" / "tiny" / "student" / "model.safetensors"
     ).read_bytes()
@@ -108,32 +106,6 @@ def test_a_run_from_s3_and_back_has_the_bytes_of_a_local_one(bucket, tiny_recipe
 
 def first_corpus(root: Path, other: Path) -> Path:
     return next(path for path in (root / "corpora").iterdir() if path != other and path.is_dir())
-
-
-def test_a_run_is_resumed_on_another_machine(bucket, tiny_recipe, tmp_path):
-    texts = write_corpus(tmp_path / "corpus")
-    send(texts, f"{bucket}/corpus")
-    recipe = tiny_recipe(
-        corpus__sources=[{"url": f"{bucket}/corpus"}], remote_output=f"{bucket}/runs", train__checkpoint_steps=2
-    )
-    whole = run(recipe.model_copy(update={"remote_output": None}), tmp_path / "whole")
-    remote = Remote(f"{bucket}/runs/tiny", "remote_output")
-
-    def lose(step, metrics):
-        if step == 6:
-            remote.push(tmp_path / "a" / "tiny")
-            raise OSError("the machine is lost")
-
-    with pytest.raises(DistilvecError, match="machine is lost"):
-        run(recipe, tmp_path / "a" / "tiny", callbacks=[lose])
-    shutil.rmtree(tmp_path / "a")
-    run(recipe, tmp_path / "b" / "tiny")
-    assert whole is not None
-    for name in ("student", "details/last"):
-        weights = [tmp_path / run_folder / name / "model.safetensors" for run_folder in ("whole", "b/tiny")]
-        assert weights[0].read_bytes() == weights[1].read_bytes()
-    with refused("--restart", "s3://bucket/runs/tiny"):
-        run(recipe, tmp_path / "c" / "tiny", restart=True)
 
 
 def test_shares_meet_in_the_bucket(bucket, tiny_recipe, tmp_path, monkeypatch):
@@ -170,7 +142,7 @@ def write(folder: Path, **files: str) -> Path:
 def test_only_what_changed_is_sent_and_fetched(remote, tmp_path):
     here, there = write(tmp_path / "here", a="1", b="2", **{"c/d": "3"}), tmp_path / "there"
     write(here, lock="7", **{".hidden": "x", "own.lock": ""})
-    assert remote.pull(there) == 0 and not remote.exists()
+    assert remote.pull(there) == 0 and not (tmp_path / "remote").exists()
     assert remote.push(here) == 3 and remote.push(here) == 0
     assert remote.pull(there) == 3 and remote.pull(there) == 0
     assert files_below(there) == files_below(here) == {"a": b"1", "b": b"2", "c/d": b"3"}
@@ -254,9 +226,9 @@ def test_names_outside_of_the_folder_are_refused(remote, tmp_path):
 def test_a_pusher_waits_and_goes_on_after_failures(remote, tmp_path, capsys):
     here = write(tmp_path / "here", a="1")
     Pusher(remote, here)(1, {})
-    assert not remote.exists()
+    assert not (tmp_path / "remote").exists()
     Pusher(remote, here, seconds=0)(1, {})
-    assert remote.exists()
+    assert (tmp_path / "remote" / INDEX).exists()
     (tmp_path / "remote" / INDEX).write_text("no JSON")
     Pusher(remote, here, seconds=0)(1, {})
     assert "warning: [cache.remote]" in capsys.readouterr().err
@@ -280,7 +252,7 @@ def test_errors_name_the_address_and_the_key(bucket, tmp_path, tiny_recipe):
     with refused("corpus.sources.0.url", "s3://bucket/absent"):
         source_files(source, 0)
     with refused("k", "nothing://x"):
-        Remote("nothing://x", "k").exists()
+        Remote("nothing://x", "k").folders()
     with refused("k", "s3://no-bucket/x") as error:
         Remote("s3://no-bucket/x", "k").push(write(tmp_path / "here", a="1"))
     assert SECRET not in str(error.value)

@@ -385,7 +385,6 @@ class Recipe(Section):
     after: Name | None = key(
         None, "the variant that trains student.model: `distilvec run` runs it first where it is missing or unfinished"
     )
-    remote_output: str | None = key(None, "address that keeps the run folder too, below it under its name")
     teacher: TeacherSection
     more_teachers: list[TeacherSection] = key([], "further teachers to learn from, each with its own cache")
     student: StudentSection

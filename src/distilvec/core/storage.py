@@ -7,7 +7,7 @@ AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN), never from an addre
 
 Why not fsspec.generic.rsync: it compares sizes only, so a journal or checkpoint of the same size would stay old; it
 copies in no stated order, so a push that is killed leaves a folder of mixed versions that nothing marks; it notices
-neither damage nor a second writer; and it is marked experimental. Caches only grow, but run folders replace files.
+neither damage nor a second writer; and it is marked experimental. A cache grows, but its journal is replaced.
 """
 
 from __future__ import annotations
@@ -66,11 +66,6 @@ class Remote:
     def below(self, name: str) -> Remote:
         """A file or folder inside."""
         return Remote(f"{self.address.rstrip('/')}/{name}", self.key)
-
-    def exists(self) -> bool:
-        """Whether a folder has been pushed there."""
-        with self._open() as (system, path):
-            return _read_index(system, path) is not None
 
     def folders(self) -> list[str]:
         """Names of the folders directly inside; none if there is nothing at the address."""

@@ -27,7 +27,6 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.log import begin_phase, log, phases
 from distilvec.core.processes import is_main, join, main_first, wait, world_size
 from distilvec.core.run_folder import RunFolder
-from distilvec.core.storage import Pusher, Remote
 from distilvec.pipeline.claim import check_run, claim_folder
 from distilvec.pipeline.evaluate import evaluate
 from distilvec.pipeline.finished_run import FinishedRun
@@ -47,9 +46,6 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
     several processes (core/processes.py) all train, the main one does the rest; the others return None.
     """
     check_callbacks(callbacks)
-    remote = None
-    if recipe.remote_output is not None:
-        remote = Remote(recipe.remote_output, "remote_output").below(folder.absolute().name)
     join(recipe.train.device)
     if recipe.train.shard and world_size() == 1:
         raise DistilvecError(
@@ -59,8 +55,6 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
         )
     with ExitStack() as stack:
         with main_first():
-            if remote is not None and is_main():
-                _fetch(remote, folder, restart)
             check_run(recipe, RunFolder(folder))
             job = resolve(recipe, folder)
             for name, text in overview(job):
@@ -69,10 +63,6 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
                 stack.enter_context(claim_folder(job.files, job.stated, job.fingerprint, restart))
                 if job.vocabulary is not None:
                     job.vocabulary.keep(job.files)
-        if remote is not None and is_main():
-            callbacks = [*callbacks, Pusher(remote, folder)]
-            stack.callback(remote.push, folder)
-
         training = finished_training(job)
         stack.enter_context(phases(run_phases(job, training is not None)))
         if training is None:
@@ -92,12 +82,3 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
             return result
         finally:
             wait()
-
-
-def _fetch(remote: Remote, folder: Path, restart: bool) -> None:
-    """Fetch the earlier run that the address holds. Errors: DistilvecError if it is to be started over."""
-    if restart and remote.exists():
-        raise DistilvecError(
-            f"{remote.address} has an earlier run.", "Choose another folder with --out.", key="--restart"
-        )
-    remote.pull(folder)

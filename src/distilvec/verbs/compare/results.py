@@ -23,7 +23,6 @@ _UNTRAINED = (  # sections of a recipe that have no effect on weights
     "description",
     "paper",
     "output",
-    "remote_output",
     "cache",
     "evaluation",
     "sweep",

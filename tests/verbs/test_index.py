@@ -820,7 +820,7 @@ def test_one_text_with_several_vectors_by_one_rule_for_both_commands(
     asked = {"student": near_teacher, "overrides": FAST}
     assert distilvec.check(tiny_model, tmp_path / "noisy.parquet", sample=50).fits
     distilvec.distill(tmp_path / "noisy.parquet", out=tmp_path / "run", **asked)
-    with refused("teacher.vectors", TEXTS[7]):
+    with refused("index", TEXTS[7]):
         distilvec.check(tiny_model, tmp_path / "other.parquet", sample=50)
     with refused("teacher", TEXTS[7]):
         distilvec.distill(tmp_path / "other.parquet", out=tmp_path / "other", **asked)
@@ -895,7 +895,7 @@ def test_the_advice_about_texts_beside_an_index_can_be_followed(table, tiny_mode
     command = ["distill", str(table), str(rows), "--made-by", str(tiny_model), "--student", str(near_teacher)]
     assert run_command([*command, "--dry-run"]) == 2
     problem = capsys.readouterr().err
-    assert "[TEXTS]" in problem and "corpus.sources.0.column=NAME" in problem
+    assert "[corpus.sources.0.column]" in problem and "utterance" in problem
     assert run_command([*command, "--dry-run", "corpus.sources.0.column=utterance"]) == 0
 
 
@@ -953,14 +953,14 @@ def test_column_errors_name_the_option_that_was_typed(table, tiny_model, tmp_pat
     command = ["check", str(tiny_model), str(odd), "--sample", "20"]
     assert run_command(command) == 2
     problem = " ".join(capsys.readouterr().err.split())
-    assert f"[index] {odd} has the columns chunk_id, chunk_text, dense;" in problem
+    assert f"[--column] {odd} has the columns chunk_id, chunk_text, dense;" in problem
     for name in (*USUAL_NAMES["text"], "embedding", "vector", "embeddings", "vectors"):
         assert name in problem
     assert "teacher_embedding_final" not in problem and "columns:" not in problem and "teacher." not in problem
-    assert problem.endswith("Name yours: --column text=NAME --column embedding=NAME.")
+    assert problem.endswith("Name yours, as in text=NAME, embedding=NAME.")
     assert run_command([*command, "--column", "text=chunk_txt", "--column", "embedding=dense"]) == 2
     problem = capsys.readouterr().err
-    assert "did you mean 'chunk_text'" in problem and "Correct --column." in problem
+    assert "did you mean 'chunk_text'" in problem and "[--column]" in problem
     assert run_command([*command, "--column", "text=chunk_text", "--column", "embedding=dense"]) == 0
 
 
@@ -970,7 +970,7 @@ def test_column_errors_of_texts_name_the_option(tiny_model, tmp_path, capsys):
     assert run_command(["align", "--teacher", model, "--student", model, "--texts", texts]) == 2
     problem = " ".join(capsys.readouterr().err.split())
     assert "[--column]" in problem and "(text, sentence, query," in problem
-    assert "Name the right one with --column" in problem
+    assert "Name the right one, or call it 'text'" in problem
     assert (
         run_command(["align", "--teacher", model, "--student", model, "--texts", texts, "--column", "utterance"]) == 0
     )

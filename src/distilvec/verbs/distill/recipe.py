@@ -139,7 +139,7 @@ def argument_names(request: Request, recipe: Recipe | None = None) -> dict[str, 
     """
     names = names_by_key(command)
     names |= {"teacher.vectors": "teacher", "teacher.api": "teacher", "teacher.prompts": "query_prompt"}
-    names |= {"suite": "test", "corpus.sources": "texts"}
+    names |= {"suite": "test", "corpus.sources": "texts", "teacher.texts": "texts"}
     names["evaluation.stored"] = "teacher" if request.limit is None else "limit"
     if request.language is not None:
         names["student.vocabulary"] = "language"

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import random
 import statistics
 from pathlib import Path
@@ -31,7 +32,7 @@ from distilvec.core.files import write_json
 from experiments.causal.run import run_causal
 from experiments.causal.schema import load_causal
 
-SOURCE = Path(__file__).parents[2] / "shared/data/wordnet_definitions/wordnet_definitions.jsonl.gz"
+SOURCE = Path(os.environ.get("DISTILVEC_DATA", "data")) / "wordnet_definitions/wordnet_definitions.jsonl.gz"
 RECIPE = Path(__file__).parent / "causal" / "dolly.yaml"
 PARTS = {"train": 4000, "holdout": 500, "test": 300}
 KINDS = {"n": "noun", "noun": "noun", "v": "verb", "verb": "verb"}

@@ -8,8 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from distilvec.config import recipe as recipes
-from distilvec.config.base import MOST_ROWS, MOST_TOKENS, FolderOrId, Name, Section, Seed, WorkingPath
-from distilvec.config.messages import explain, invalid
+from distilvec.config.base import MOST_ROWS, MOST_TOKENS, FolderOrId, Name, Section, Seed, WorkingPath, explain, invalid
 from distilvec.config.schema import MethodSection
 from distilvec.config.student import ExpertsSection
 from distilvec.config.training import TrainSection

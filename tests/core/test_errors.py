@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
-from distilvec.config.messages import Problems
+from distilvec.config.base import Problems
 from distilvec.core.artifacts import open_or_build, store_json
 from distilvec.core.errors import (
     DistilvecError,
@@ -19,6 +19,7 @@ from distilvec.core.errors import (
     explain,
     explained,
     first_line,
+    looked_up,
     user_error,
 )
 from distilvec.core.files import check_output_file, check_output_folder, make_parents
@@ -128,7 +129,7 @@ def test_a_note_does_not_change_an_exception_and_crosses_processes():
 
 def test_a_mistake_of_our_own_code_is_not_called_the_users():
     with pytest.raises(AttributeError) as caught, about("teacher"):
-        check_output_file(None, "--out")
+        looked_up(None, {})
     assert user_error(caught.value) is None
 
 

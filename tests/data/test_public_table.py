@@ -11,7 +11,7 @@ from refusals import refused
 
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files, recipe_folder
-from distilvec.config.paths import DATA, data_path
+from distilvec.config.paths import DATA, data_folder
 from distilvec.config.yaml_dialect import read_yaml
 from distilvec.data.public.convert import rows_of_files
 from distilvec.data.public.table import OutFile, Part, data_set, data_sets, how_to_get
@@ -33,7 +33,7 @@ def test_every_public_path_has_a_source(path):
     text = path.read_text(encoding="utf-8")
     assert "../shared/data" not in text, "write $DISTILVEC_DATA/..."
     for found in paths_of(read_yaml(path, "recipe", "")):
-        assert how_to_get(data_path(found.removeprefix(f"{DATA}/"))), found
+        assert how_to_get(data_folder() / found.removeprefix(f"{DATA}/")), found
 
 
 def test_the_data_folder_is_one_setting(monkeypatch, tmp_path):

@@ -163,7 +163,7 @@ def _suggest_key(error: Any) -> None:
     )
     if not isinstance(option, str) or not takes_keys:
         return
-    from distilvec.config.messages import keys_named
+    from distilvec.config.base import keys_named
     from distilvec.config.schema import Recipe
 
     keys = keys_named(option.lstrip("-").replace("-", "_"), Recipe)

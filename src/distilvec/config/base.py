@@ -1,4 +1,7 @@
-"""The base of every section of a recipe or suite: values it refuses, types that sections share, marks of keys."""
+"""The base of every section of a recipe or suite: types that sections share, marks of keys, the values that it refuses.
+
+Every problem of a section is told at once, by its dotted key and with the nearest known one.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,32 @@ import math
 import re
 import reprlib
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)  # fmt: skip
 from pydantic_core import PydanticCustomError
 
 from distilvec.core.addresses import Address
+from distilvec.core.errors import DistilvecError, nearest
 
 # Upper bounds of sizes, each far above what any run takes: a larger number is a typing error.
 MOST_TOKENS, MOST_ROWS = 1_000_000, 1_000_000  # of a text; of a batch or shard
 MOST_NAME_BYTES = 200  # file systems allow 255, of which scratch names and endings take some
 
+_SYNONYMS = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay", "num_epochs": "epochs"}
 _EXCERPT = reprlib.Repr()
 _EXCERPT.maxstring = _EXCERPT.maxother = _EXCERPT.maxlong = 60
 _EXCERPT.maxlevel, _EXCERPT.maxdict, _EXCERPT.maxlist = 2, 3, 4
@@ -254,3 +268,114 @@ def marks(annotation: Any) -> tuple[Any, ...]:
     if origin in (Union, types.UnionType):
         return tuple(mark for part in get_args(annotation) for mark in marks(part))
     return ()
+
+
+# -- problems ---------------------------------------------------------------------------------------------------------
+
+
+class Problems(DistilvecError):
+    """All problems of a file or section: "[key] ORIGIN: 2 problems.", then each on its own line.
+
+    Args:
+        origin: the file, for the message
+        problems: errors, each with its own key, or lines of text
+        key: the file's or the section's
+    """
+
+    def __init__(self, origin: str, problems: Sequence[DistilvecError | str], key: str = "") -> None:
+        super().__init__("", key=key)
+        self.origin = origin
+        self.problems = tuple(problems)
+        self.problem = self._lines()
+
+    def look_up(self, names: Mapping[str, str]) -> None:
+        """Take the names of arguments in the place of all keys."""
+        super().look_up(names)
+        for problem in self.problems:
+            if isinstance(problem, DistilvecError):
+                problem.look_up(names)
+        self.problem = self._lines()
+
+    def _lines(self) -> str:
+        count = f"{len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}"
+        return "\n  ".join([f"{self.origin}: {count}.", *map(str, self.problems)])
+
+
+def invalid(key: str, origin: str | None, problems: Sequence[DistilvecError]) -> DistilvecError:
+    """The error for a recipe or section: its one problem under the problem's own key, or a list of them under `key`."""
+    if len(problems) > 1:
+        return Problems(origin or "the recipe", problems, key)
+    (error,) = problems
+    place = f" In {origin}." if origin else ""
+    return DistilvecError(f"{error.problem} {error.fix}".rstrip() + place, key=error.key)
+
+
+def explain(error: ValidationError, section: type[Section], before: str = "") -> list[DistilvecError]:
+    """Every problem that pydantic found in a section; `before` precedes every key."""
+    problems: dict[str, str] = {}
+    for problem in error.errors():
+        # Of a key that allows several types the first problem is told
+        problems.setdefault(_key(problem, section, before), _problem(problem, section))
+    errors = []
+    for key, text in problems.items():
+        is_told_inside = any(inner.startswith(f"{key}.") for inner in problems)  # the value is a section, with problems
+        if not is_told_inside:
+            errors.append(DistilvecError(text, key=key))
+    return errors
+
+
+def unknown(name: Any, names: Iterable[str]) -> str:
+    """The nearest of the names, and all of them: "; did you mean 'epochs'? Known here: ..."."""
+    names = list(names)
+    return f"{nearest(str(name)[:100], names) or '.'} Known here: {', '.join(names) or 'none'}."
+
+
+def keys_named(name: str, section: type[Section]) -> list[str]:
+    """The dotted keys of a section whose last part has this name, those nearest to the top first."""
+    name = _SYNONYMS.get(name, name)
+    return sorted(
+        (key for key in _dotted_keys(section) if key.rpartition(".")[2] == name), key=lambda key: key.count(".")
+    )
+
+
+def _dotted_keys(section: type[Section], before: str = "") -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield before + name
+        for kind in kinds(field.annotation):
+            if is_section(kind):
+                yield from _dotted_keys(kind, f"{before}{name}.")
+
+
+def _key(problem: Any, section: type[Section], before: str) -> str:
+    """The dotted key of a problem, without pydantic's own names for the types of a union."""
+    annotation: Any = section
+    parts = [part for part in before.split(".") if part]
+    loc = [part for part in problem["loc"] if part != "[key]"]
+    for number, part in enumerate(loc):
+        inner = child(annotation, part)
+        if inner is not None or (number == len(loc) - 1 and problem["type"] in ("extra_forbidden", "invalid_key")):
+            parts.append(part)
+        annotation = inner if inner is not None else annotation
+    parts += [problem["ctx"]["field"]] if "field" in problem.get("ctx", {}) else []
+    return ".".join(map(key_text, parts)) or "recipe"
+
+
+def _problem(problem: Any, section: type[Section]) -> str:
+    if problem["type"] == "extra_forbidden":
+        inner: Any = section
+        for part in problem["loc"][:-1]:
+            inner = child(inner, part) or inner  # pydantic's names for the types of a union are not keys
+        fields = list(next(kind for kind in kinds(inner) if is_section(kind)).model_fields)
+        name = str(problem["loc"][-1])
+        is_recipe = {"name", "student"} <= set(fields)
+        if is_recipe:
+            fields.append("variants")
+        deeper = keys_named(name, section)
+        if is_recipe and deeper:
+            return f"unknown key; did you mean '{deeper[0]}'? `distilvec recipes schema` lists all keys."
+        if _SYNONYMS.get(name) in fields:
+            name = _SYNONYMS[name]
+        return f"unknown key{unknown(name, fields)}"
+    text = problem["msg"].removeprefix("Value error, ").rstrip(".")
+    value = "" if problem["type"] in ("missing", "value_error") else f"; found {excerpt(problem['input'])}"
+    return f"{text}{value}."

@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from distilvec.config.base import excerpt
-from distilvec.config.messages import unknown
+from distilvec.config.base import excerpt, unknown
 from distilvec.config.paths import DATA, resolve_tree
 from distilvec.config.recipe import read_tree
 from distilvec.config.schema import Recipe

@@ -21,7 +21,6 @@ from distilvec.core.files import absolute_path
 
 DATA = "$DISTILVEC_DATA"  # begins the paths of public data in recipes and suites
 WRITTEN = frozenset({"output", "cache"})  # keys of a recipe whose folders are not read, but written to
-_BESIDE = Path(__file__).parents[4] / "shared" / "data"  # of a checkout
 
 
 def resolve_tree(tree: Any, folder: Path, section: type[Section]) -> Any:
@@ -54,25 +53,15 @@ def absolute(text: str, folder: Path, key: str) -> str:
         raise DistilvecError("the path is empty.", "Give a file or a folder, or leave the key out.", key=key)
     try:
         if text.split("/")[0] == DATA:
-            return str(absolute_path(data_path(text[len(DATA) + 1 :])))
+            return str(absolute_path(data_folder() / text[len(DATA) + 1 :]))
         return str(absolute_path(folder / Path(text).expanduser()))
     except (OSError, RuntimeError, ValueError) as error:
         raise DistilvecError(f"{excerpt(text)} is not a valid path: {first_line(error)}.", key=key) from None
 
 
-def data_folders() -> list[Path]:
-    """Where public data is looked for: only in $DISTILVEC_DATA if it is set, else in `data` and beside a checkout."""
-    folder = os.environ.get("DISTILVEC_DATA")
-    return [Path(folder).expanduser()] if folder else [Path("data"), _BESIDE]
-
-
-def data_path(name: str) -> Path:
-    """A file or folder of the data folder: the first that exists, else its path in the first folder."""
-    folders = data_folders()
-    for folder in folders:
-        if (folder / name).exists():
-            return folder / name
-    return folders[0] / name
+def data_folder() -> Path:
+    """The folder of public data: $DISTILVEC_DATA, else `data` in the current folder."""
+    return Path(os.environ.get("DISTILVEC_DATA") or "data").expanduser()
 
 
 def _resolve(value: Any, annotation: Any, folder: Path, key: str, root: type[Section]) -> Any:

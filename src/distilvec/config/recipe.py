@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from distilvec.config.base import Section, excerpt, key_text
-from distilvec.config.messages import explain, invalid, unknown
+from distilvec.config.base import Section, excerpt, explain, invalid, key_text, unknown
 from distilvec.config.paths import absolute, resolve_key, resolve_tree
 from distilvec.config.schema import MethodSection, Recipe
 from distilvec.config.training import StageSection, TrainSection

@@ -19,8 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from distilvec.config.base import Label, Mark, Section, Seed, excerpt
-from distilvec.config.messages import Problems, explain
+from distilvec.config.base import Label, Mark, Problems, Section, Seed, excerpt, explain
 from distilvec.config.paths import absolute, resolve_tree
 from distilvec.config.schema import Role
 from distilvec.config.yaml_dialect import read_yaml

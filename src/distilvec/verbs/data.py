@@ -59,11 +59,11 @@ def get_data(
     The same command again continues. Licences are shown before the download, and stored in LICENCES.json in the data
     folder.
     """
-    from distilvec.config.paths import data_folders
+    from distilvec.config.paths import data_folder
     from distilvec.data.public.get import get
     from distilvec.data.public.table import data_set
 
-    folder = out or data_folders()[0]
+    folder = out or data_folder()
     check_output_folder(folder, "--out")
     for name in names:
         data_set(name)  # a wrong name is reported before the first download

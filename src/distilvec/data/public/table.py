@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from distilvec.config.base import Section, key
-from distilvec.config.messages import explain, invalid, unknown
-from distilvec.config.paths import data_folders
+from distilvec.config.base import Section, explain, invalid, key, unknown
+from distilvec.config.paths import data_folder
 from distilvec.config.yaml_dialect import read_yaml
 from distilvec.core.errors import DistilvecError
 
@@ -130,11 +129,7 @@ def data_set(name: str) -> DataSet:
 
 def present(entry: DataSet) -> bool:
     """Whether every file of a set is in a data folder."""
-    return all(_is_present(file) for file in entry.files)
-
-
-def _is_present(file: str) -> bool:
-    return any((folder / file).is_file() for folder in data_folders())
+    return all((data_folder() / file).is_file() for file in entry.files)
 
 
 def how_to_get(path: Path) -> str | None:

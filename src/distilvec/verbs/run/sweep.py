@@ -25,9 +25,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from distilvec.config import recipe as recipes
-from distilvec.config.base import MOST_NAME_BYTES, check_name, key_text
-from distilvec.config.messages import explain as explain_invalid
-from distilvec.config.messages import invalid
+from distilvec.config.base import MOST_NAME_BYTES, check_name, invalid, key_text
+from distilvec.config.base import explain as explain_invalid
 from distilvec.config.paths import resolve_tree
 from distilvec.config.schema import Recipe
 from distilvec.config.sweep import SweepSection

@@ -7,7 +7,8 @@ refuse what checks.py knows. Whoever reads the model's key notes it (`about`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -17,7 +18,12 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Normalize, Pooling, Router, Transformer
-from sentence_transformers.util import is_sentence_transformer_model
+from sentence_transformers.util import (
+    import_from_string,
+    is_sentence_transformer_model,
+    load_dir_path,
+    load_file_path,
+)
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
@@ -56,6 +62,7 @@ _KINDS = {  # packages of modules that a model with one dense vector for each te
     "sentence_transformers.multi_vector_encoder": "MultiVectorEncoder",
 }
 MOST_PROMPTS = 5  # shown
+_PLACE = ("token", "cache_folder", "revision", "local_files_only")  # arguments that say where files are
 _COPY_AGAIN = "Copy the whole model again, or save it again from its run."
 
 
@@ -471,9 +478,13 @@ def load(path_or_id: str | Path, device: str | None = None, **kwargs: Any) -> Se
     Experts need no `trust_remote_code`: this package's class reads them. Code of others still needs it.
     Errors: DistilvecError for experts that are damaged or belong to another model, else those of the library.
     """
-    classes = dict.fromkeys(OURS, _SavedExperts)
-    source = resolve_model(str(path_or_id))
-    model = SentenceTransformer._load_with_module_classes(source, classes, device=device, **kwargs)
+    source = hub_name(ModelName(str(path_or_id))).name
+    place = {name: kwargs[name] for name in _PLACE if name in kwargs}
+    entries = _load_json(source, "modules.json", place)
+    if isinstance(entries, list) and _has_our_experts(entries):
+        model = _load_with_experts(source, entries, place, device=device, **kwargs)
+    else:
+        model = SentenceTransformer(resolve_model(str(path_or_id)), device=device, **kwargs)
     for before, module in pairwise(model):
         dim = getattr(before, "get_embedding_dimension", lambda: None)()
         if isinstance(module, Experts) and dim not in (None, module.dim):
@@ -487,23 +498,63 @@ def load(path_or_id: str | Path, device: str | None = None, **kwargs: Any) -> Se
     return model
 
 
-class _SavedExperts(Experts):
-    """Reader of saved experts with a clear error."""
+def _has_our_experts(entries: Sequence[Any]) -> bool:
+    """Return whether modules.json names our experts, and beside them only modules of sentence-transformers.
 
-    @staticmethod
-    def load(input_path: str) -> Experts:
-        """Read the experts. Errors: DistilvecError for missing or damaged files."""
-        try:
-            return Experts.load(input_path)
-        except (DistilvecError, MemoryError):
-            raise
-        except Exception as error:  # the libraries raise any kind
-            raise DistilvecError(
-                f"{input_path or 'a missing folder'} does not hold the experts that modules.json names: "
-                f"{type(error).__name__}: {first_line(error)}. Expected {CONFIG} and {WEIGHTS}.",
-                _COPY_AGAIN,
-                key="model",
-            ) from error
+    With code of others, or paths that lead out of the folder, the library reads it, or refuses it.
+    """
+    types = []
+    for entry in entries:
+        if not isinstance(entry, dict) or ".." in Path(str(entry.get("path"))).parts:
+            return False
+        types.append(str(entry.get("type")))
+    known = all(kind in OURS or kind.startswith("sentence_transformers.") for kind in types)
+    return known and any(kind in OURS for kind in types)
+
+
+def _load_with_experts(
+    source: str, entries: Sequence[Mapping[str, Any]], place: Mapping[str, Any], **options: Any
+) -> SentenceTransformer:
+    """Build a model of its modules: sentence-transformers takes no class for a type but by a private method.
+
+    Its public parts do the same here: `load` of every module, and what config_sentence_transformers.json states as
+    arguments of the constructor. A public argument for classes of types would replace this function.
+    """
+    settings = _load_json(source, SETTINGS, place) or {}
+    for name in ("default_prompt_name", "similarity_fn_name", "truncate_dim"):
+        if options.get(name) is None:
+            options[name] = settings.get(name)
+    options["prompts"] = {**settings.get("prompts", {}), **(options.get("prompts") or {})}
+    names = ("trust_remote_code", "model_kwargs", "processor_kwargs", "config_kwargs", "backend")
+    loading = {name: options[name] for name in names if name in options}
+    modules: OrderedDict[str, Any] = OrderedDict()
+    for entry in entries:
+        if entry["type"] in OURS:
+            modules[entry["name"]] = _read_experts(load_dir_path(source, entry["path"], **place))
+        else:
+            kind: Any = import_from_string(entry["type"])
+            modules[entry["name"]] = kind.load(source, subfolder=entry["path"], **place, **loading)
+    return SentenceTransformer(modules=modules, **options)
+
+
+def _load_json(source: str, file: str, place: Mapping[str, Any]) -> Any:
+    path = load_file_path(source, file, **place)
+    return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def _read_experts(folder: str | None) -> Experts:
+    """Read saved experts. Errors: DistilvecError for missing or damaged files."""
+    try:
+        return Experts.load(folder or "")
+    except (DistilvecError, MemoryError):
+        raise
+    except Exception as error:  # the libraries raise any kind
+        raise DistilvecError(
+            f"{folder or 'a missing folder'} does not hold the experts that modules.json names: "
+            f"{type(error).__name__}: {first_line(error)}. Expected {CONFIG} and {WEIGHTS}.",
+            _COPY_AGAIN,
+            key="model",
+        ) from error
 
 
 @contextmanager

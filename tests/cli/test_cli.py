@@ -86,7 +86,7 @@ def test_a_mistake_in_a_recipe_is_reported_before_anything_heavy_is_imported():
         (["run", "absent.yaml"], "recipe not found: absent.yaml"),
         (["run", "redact", "train.lr=1"], "[train.lr] unknown key"),
         (["run", "redact", "--variant", "mxbia"], "did you mean 'mxbai'"),
-        (["recipes", "hide"], "[recipes] no verb 'hide'"),
+        (["recipes", "hide"], "No such command 'hide'"),
         (["cache", "verify", "/nowhere"], "/nowhere"),
     ],
 )

@@ -19,14 +19,6 @@ from distilvec.cli.options import (
 from distilvec.cli.output import write_result
 from distilvec.core.errors import set_by
 
-_ALIGN = {
-    "teacher.model": "--teacher",
-    "student.model": "--student",
-    "teacher.max_length": "--max-length",
-    "student.max_length": "--max-length",
-    "student.tokenizer": "--student",
-}
-
 
 def align(
     teacher: Annotated[str, option("The teacher's folder or id; only its tokenizer is loaded.")],
@@ -66,7 +58,9 @@ def align(
     from distilvec.models.load import load_tokenizer
 
     coverages = []
-    with set_by(_ALIGN | source_names(len(texts))):
+    names = {"teacher": "teacher", "student": "student"}
+    names |= {"teacher.max_length": "max_length", "student.max_length": "max_length"}
+    with set_by(names | source_names(len(texts))):
         sources = [SourceSection(path=path, column=column or None) for path in texts]
         for position, source in enumerate(sources):
             source_files(source, position)

@@ -9,20 +9,6 @@ from distilvec.cli.layout import Listed, example
 from distilvec.cli.options import App, argument, check_input, check_outputs, option
 from distilvec.core.errors import set_by
 
-_OPTIONS = {  # of the recipe's section that errors name
-    "synthesize": "--base-url",
-    "synthesize.words": "--words-per-request",
-    **{
-        f"synthesize.{field}": f"--{field.replace('_', '-')}"
-        for field in (
-            "model", "body", "base_url", "key_variable", "kind", "price", "answer_price", "most_cost", "most_tokens",
-            "attempts", "answer_tokens", "answer_field", "concurrency", "requests_per_minute", "tokens_per_minute",
-            "timeout", "retries", "tokenizer",
-        )
-    },
-    "corpus.sources.0.path": "words",
-    "corpus.sources.0.column": "--column",
-}  # fmt: skip
 _OPENAI = "words.txt --model gpt-4o-mini --key-variable OPENAI_API_KEY --price 0.15 --answer-price 0.6 --most-cost 5"
 _LOCAL = (
     "words.txt --model qwen3 --base-url http://localhost:11434/v1 --kind questions --out questions.json --limit 100"
@@ -115,7 +101,9 @@ def synthesize(
         "retries": retries,
         "tokenizer": tokenizer,
     }
-    with set_by(_OPTIONS):
+    names = {f"synthesize.{field}": field for field in values} | {"synthesize.words": "words_per_request"}
+    names |= {"synthesize": "base_url", "corpus.sources.0": "words", "corpus.sources.0.column": "column"}
+    with set_by(names):
         section = section_of(SynthesisSection, "synthesize", values)  # leaves out None: the section's defaults hold
 
         from distilvec.core.log import log

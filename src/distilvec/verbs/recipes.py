@@ -5,34 +5,21 @@ from __future__ import annotations
 import shutil
 import textwrap
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from distilvec.cli.layout import Listed, example
 from distilvec.cli.options import App, JsonFile, argument, check_outputs, option
 from distilvec.cli.output import write_result
-from distilvec.core.errors import DistilvecError, about, nearest
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import check_output_file, make_parents, write_file
 
 BuiltIn = Annotated[str, argument("The recipe's name.")]
 
 
-class OnlyVerbs(Listed):
-    """Refuses a word that is no verb by our own message."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the verb."""
-        if args[0] not in self.commands and not ctx.resilient_parsing:
-            hint = nearest(args[0], self.commands) or "."
-            raise DistilvecError(
-                f"no verb {args[0]!r}{hint} Verbs: {', '.join(self.commands)}, or none.", key="recipes"
-            )
-        return super().resolve_command(ctx, args)
-
-
 recipes_app = App(
-    cls=OnlyVerbs, invoke_without_command=True, rich_markup_mode=None, epilog=example("recipes", "", "copy talas")
+    cls=Listed, invoke_without_command=True, rich_markup_mode=None, epilog=example("recipes", "", "copy talas")
 )
 
 

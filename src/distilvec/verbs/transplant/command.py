@@ -17,19 +17,6 @@ from distilvec.cli.options import (
 )
 from distilvec.core.errors import set_by
 
-_TRANSPLANT = {
-    "student.vocabulary": "--texts",
-    "student.vocabulary.size": "--vocab-size",
-    **{
-        f"student.vocabulary.{field}": f"--{field.replace('_', '-')}"
-        for field in ("kind", "tokenizer", "target", "share", "letters", "compose", "keep_norm")
-    },
-    "student.model": "teacher",
-    "student.embedding": "--rank",
-    "student.embedding.rank": "--rank",
-    "max_length": "--max-length",
-}
-
 
 def transplant(
     teacher: Model,
@@ -76,17 +63,19 @@ def transplant(
     from distilvec.config.student import VocabularySection
 
     check_model_path(teacher, "teacher")
-    with set_by(_TRANSPLANT | source_names(len(texts or []))):
-        values = {
-            "kind": kind,
-            "size": vocab_size,
-            "tokenizer": tokenizer,
-            "target": target,
-            "share": share,
-            "letters": letters,
-            "compose": compose,
-            "keep_norm": keep_norm,
-        }
+    values = {
+        "kind": kind,
+        "size": vocab_size,
+        "tokenizer": tokenizer,
+        "target": target,
+        "share": share,
+        "letters": letters,
+        "compose": compose,
+        "keep_norm": keep_norm,
+    }
+    names = {f"student.vocabulary.{field}": field for field in values} | {"student.vocabulary.size": "vocab_size"}
+    names |= {"student.vocabulary": "texts", "student.model": "teacher", "student.embedding": "rank"}
+    with set_by(names | source_names(len(texts or []))):
         section = section_of(VocabularySection, "student.vocabulary", values)
 
         from distilvec.cli.terminal import show_tokenizers

@@ -16,7 +16,7 @@ from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config import recipe as recipes
 from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import begin_phase
+from distilvec.core.log import begin_phase, log
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.processes import main_first
 from distilvec.data.corpus import Corpus
@@ -28,13 +28,13 @@ from distilvec.pipeline.caches import fill, open_cache, push_cache, reads_tokens
 from distilvec.pipeline.data import PreparedData, ReadyTeacher
 from distilvec.pipeline.job import START, TEACHER, TEXTS, Job, Teacher
 from distilvec.pipeline.objectives import make_objective
-from distilvec.pipeline.resolve import log_live
 from distilvec.pipeline.start import Start, check_start, find_start
 from distilvec.pipeline.student import keep_start, student_tokenizer, trainable, untrained_student
 from distilvec.pipeline.texts import progress_logger
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.fill import count_missing
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.cached import uncached
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.sharding import shard, sharding
 from distilvec.train.stages import check_stage
@@ -103,6 +103,17 @@ def cached_teachers(job: Job) -> list[Teacher]:
             f"{job.recipe.name} runs {names} in every step: there is nothing to cache.", key="teacher.live"
         )
     return cached
+
+
+def log_live(job: Job) -> None:
+    """Log the teachers that run in every step, with the reason."""
+    not_stored = uncached(job.required)
+    for teacher in job.teachers:
+        if teacher.live:
+            reason = f"{teacher.key}.live is set"
+            if not_stored:
+                reason = f"the method requires {', '.join(not_stored)}, which no cache stores"
+            log(f"teacher {teacher.info.name}: runs in every step ({reason})")
 
 
 def fill_cache(job: Job, teacher: Teacher) -> TeacherCache:

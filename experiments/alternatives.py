@@ -85,7 +85,7 @@ def latencies(given: Mapping[str, str], repeats: int = 400) -> dict[str, Any]:
     calls: dict[str, Any] = {}
     for name, model in {TEACHER: resolve_model(TEACHER), **given}.items():
         if source_kind(model) == "export":
-            calls[name] = partial(open_embedder(model, key="latency").embed, role="query")
+            calls[name] = partial(open_embedder(model).embed, role="query")
         else:
             calls[name] = SentenceTransformer(str(model), device="cpu").encode
     taken = interleaved([partial(_encode_each, call) for call in calls.values()], Timing(20, repeats, 20.0))

@@ -4,14 +4,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from distilvec.core.errors import DistilvecError, user_error
+from distilvec.core.errors import DistilvecError, about, user_error
 
 
 @contextmanager
 def refused(key, word=""):
     """The block raises what the user can fix (`user_error`) with this key, or one such problem of several.
 
-    The printed text has the word: the name of a file, a number.
+    The printed text has the word: the name of a file, a number. Code that is called without the `about` of its section
+    has a relative key: ".model" is right for "teacher.model".
     """
     with pytest.raises(Exception) as caught:
         yield caught
@@ -19,5 +20,13 @@ def refused(key, word=""):
     if error is None:
         raise caught.value
     problems = getattr(error, "problems", ())
-    assert key in [error.key, *(problem.key for problem in problems if isinstance(problem, DistilvecError))]
+    keys = [error.key, *(problem.key for problem in problems if isinstance(problem, DistilvecError))]
+    assert key in keys or any(part.startswith(".") and key.endswith(part) for part in keys)
     assert word in str(error)
+
+
+@contextmanager
+def refused_teacher(key, word=""):
+    """As `refused`, inside the section of a recipe that names the teacher."""
+    with refused(key, word) as caught, about("teacher"):
+        yield caught

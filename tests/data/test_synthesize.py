@@ -36,7 +36,7 @@ def section_to(server, **changes):
 
 
 def counts(out):
-    return read_counts(work_folder(out) / "requests.json", "synthesize")
+    return read_counts(work_folder(out) / "requests.json")
 
 
 def test_200_words_through_a_misbehaving_server(tmp_path):

@@ -66,7 +66,7 @@ GAPS = {
 @pytest.mark.parametrize("gap", GAPS)
 def test_weights_and_layers_must_meet(folder, gap):
     GAPS[gap](folder)
-    with refused("model", "weights"):
+    with refused("", "weights"):
         open_embedder(str(folder))
     with refused("student.model", "weights"), about("student.model"):
         load_backbone(ModelName(str(folder)))
@@ -78,7 +78,7 @@ def test_weights_for_code_of_the_folders_own_name_that_cure(folder, gap):
     change_json(folder / "config.json", auto_map={"AutoModel": "modeling_bert.BertModel"})
     (folder / "modeling_bert.py").write_text("from transformers import BertModel\n")
     GAPS[gap](folder)
-    with refused("model", "--trust-remote-code"):
+    with refused("", "--trust-remote-code"):
         open_embedder(str(folder))
 
 
@@ -90,7 +90,7 @@ def test_a_shard_that_the_index_does_not_name_is_missed(folder):
     places = json.loads(index.read_text())["weight_map"]
     lost = places["encoder.layer.0.intermediate.dense.weight"]
     change_json(index, weight_map={name: place for name, place in places.items() if place != lost})
-    with refused("model", "weights"):
+    with refused("", "weights"):
         open_embedder(str(folder))
 
 
@@ -136,7 +136,7 @@ def test_an_adapter_is_merged_and_its_student_is_a_plain_model(adapter):
 @pytest.mark.parametrize("base", ["/nowhere/model", "", None, 3])
 def test_an_adapter_without_its_base(adapter, base):
     change_json(adapter / "adapter_config.json", base_model_name_or_path=base)
-    with refused("model", "base_model_name_or_path"):
+    with refused("", "base_model_name_or_path"):
         open_embedder(str(adapter))
     with refused("student.model", "base_model_name_or_path"), about("student.model"):
         read_shape(ModelName(str(adapter)))
@@ -146,7 +146,7 @@ def test_an_adapter_without_its_base(adapter, base):
 def test_an_adapter_of_another_base(adapter, layers, tmp_path):
     other = architectures.bert(tmp_path / "other", num_hidden_layers=layers)
     change_json(adapter / "adapter_config.json", base_model_name_or_path=str(other))
-    with refused("model", "adapter"):
+    with refused("", "adapter"):
         open_embedder(str(adapter))
     with refused("student.model", "is an adapter that does not fit"), about("student.model"):
         load_backbone(ModelName(str(adapter)))
@@ -156,7 +156,7 @@ def test_an_adapter_that_lacks_weights(adapter):
     weights = load_file(adapter / "adapter_model.safetensors")
     some = {name: value for name, value in weights.items() if ".layer.1." not in name}
     save_file(some, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
-    with refused("model", "adapter"):
+    with refused("", "adapter"):
         open_embedder(str(adapter))
 
 
@@ -176,14 +176,14 @@ def test_a_token_without_a_row_is_named_with_its_text(tmp_path):
     tokenizer.add_tokens(["[PRODUCT]"], special_tokens=True)
     tokenizer.save_pretrained(backbone)
     folder = save(tmp_path / "model", backbone, Pooling(32, "mean"))
-    embedder = open_embedder(str(folder), key="--teacher")
+    embedder = open_embedder(str(folder))
     expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(embedder.embed(TEXTS), expected, atol=1e-5)
-    with refused("--teacher", "[PRODUCT]"):
+    with refused("", "[PRODUCT]"):
         embedder.embed([*TEXTS, "a [PRODUCT] here"])
     exported = GraphEmbedder("model.onnx", embedder.model, None, 64)
     for embed in (exported.embed, exported.embed_prompted):
-        with refused("model", "[PRODUCT]"):
+        with refused("", "[PRODUCT]"):
             embed(["a [PRODUCT] here"])
 
 
@@ -191,14 +191,14 @@ def test_a_static_table_that_is_too_short_for_its_tokenizer(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(architectures.bert(tmp_path / "backbone"))
     table = StaticEmbedding(tokenizer, embedding_weights=np.ones((50, 8), dtype=np.float32))
     SentenceTransformer(modules=[table], device="cpu").save_pretrained(str(tmp_path / "static"))
-    with refused("model", "no row"):
+    with refused("", "no row"):
         open_embedder(str(tmp_path / "static"))
 
 
 @pytest.mark.parametrize("length", [0, 2, -1])
 def test_a_length_without_room_for_a_text(folder, length):
     change_json(folder / "sentence_bert_config.json", max_seq_length=length)
-    with refused("model", str(length)):
+    with refused("", str(length)):
         open_embedder(str(folder))
 
 

@@ -53,7 +53,7 @@ def test_another_kind_of_model_is_refused_by_its_name(other_kind):
         load_with_settings(ModelName(folder), ModelSettings(), "cpu")
     with refused("student.model", kind), about("student.model"):
         load_model(ModelName(folder))
-    with refused("model", kind):
+    with refused("", kind):
         open_embedder(folder)
 
 
@@ -62,7 +62,7 @@ def test_another_kind_is_known_by_its_modules_where_the_folder_does_not_state_it
     if kind == "CrossEncoder":
         pytest.skip("its only module is a Transformer: without a statement it is a model without a pooling")
     (Path(folder) / "config_sentence_transformers.json").unlink()
-    with refused("model", kind):
+    with refused("", kind):
         open_embedder(folder)
 
 

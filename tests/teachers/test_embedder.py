@@ -15,6 +15,7 @@ from sentence_transformers import SentenceTransformer
 from servers import FaultyApi
 from test_vectors import unit
 
+from distilvec.core.errors import about
 from distilvec.formats.onnx import export_onnx
 from distilvec.teachers.api_embedder import _PROBE
 from distilvec.teachers.open import open_embedder, open_model
@@ -101,9 +102,9 @@ def test_an_export_embeds_empty_texts_as_the_model_does_without_special_tokens(t
 
 
 def test_a_table_gives_its_own_vectors_and_names_texts_that_it_lacks(vectors, tmp_path):
-    embedder = open_embedder(write_table(tmp_path / "t.parquet", vectors), key="--teacher")
+    embedder = open_embedder(write_table(tmp_path / "t.parquet", vectors))
     np.testing.assert_array_equal(embedder.embed(TEXTS[::-1], "query"), vectors[::-1])
-    with refused("--teacher", "1 of 2 texts"):
+    with refused(".vectors", "1 of 2 texts"):
         embedder.embed([TEXTS[0], "not there"])
 
 
@@ -119,8 +120,8 @@ def test_a_server_with_one_model_needs_no_name(api):
 @pytest.mark.usefixtures("loopback")
 def test_a_server_with_several_models_is_asked_by_name(api):
     api.models = ["small", "large"]
-    with refused("--teacher", "small, large"):
-        open_embedder(api.address, key="--teacher")
+    with refused("", "small, large"):
+        open_embedder(api.address)
     assert open_embedder(f"{api.address}#large").name == "large"
     assert api.bodies[-1]["model"] == "large"
 
@@ -149,27 +150,27 @@ def test_a_server_is_asked_for_its_model_with_the_key_that_a_command_states(api,
 @pytest.mark.usefixtures("loopback")
 def test_servers_that_cannot_be_used(api, monkeypatch):
     api.models = None
-    with refused("model", "status 404"):
+    with refused("", "status 404"):
         open_embedder(api.address)
     api.models = []
-    with refused("model", "0 models"):
+    with refused("", "0 models"):
         open_embedder(api.address)
     api.refusal = 400
-    with refused("model", "status 400"):
+    with refused("", "status 400"):
         open_embedder(f"{api.address}#served")
-    with refused("model", "refuses the connection"):
+    with refused("", "refuses the connection"):
         open_embedder("http://127.0.0.1:9")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with refused("model", "OPENAI_API_KEY"):
+    with refused("", "OPENAI_API_KEY"):
         open_embedder("openai:text-embedding-3-small")
-    with refused("model", "names no model"):
+    with refused("", "names no model"):
         open_embedder("openai:")
     for source in ("https://me:secret@host/v1#m", "https://me:secret@host", "http://[me:secret@host"):
-        with refused("model") as caught:
+        with refused("model") as caught, about("model"):
             open_embedder(source)
         assert "secret" not in str(caught.value)
-        with refused("models") as caught:
-            open_model(source, key="models")
+        with refused("models") as caught, about("models"):
+            open_model(source)
         assert "secret" not in str(caught.value)
 
 
@@ -196,13 +197,13 @@ def test_what_cannot_be_opened_is_refused_with_the_key(tmp_path, tiny_model, vec
         ("qdrant://user:secret@host/docs", "password"),
         (3, "int"),
     ):
-        with refused("--candidate", word):
-            open_embedder(source, key="--candidate")
+        with refused("--candidate", word), about("--candidate"):
+            open_embedder(source)
     table = write_table(tmp_path / "t.parquet", vectors)
-    with refused("models", "t.parquet"):
-        open_model(table, key="models")
+    with refused("", "t.parquet"):
+        open_model(table)
     with refused("model", "t.parquet"):
         ServedModel(str(table))
     pq.write_table(pa.table({"words": TEXTS, "embedding": list(vectors)}), tmp_path / "other.parquet")
-    with refused("model", "words"):
+    with refused("", "words"):
         open_embedder(tmp_path / "other.parquet")

@@ -137,7 +137,7 @@ def test_lengths_are_measured_and_dimensions_cut(tmp_path):
     cut = TableEmbedder(TeacherSection(vectors=write(tmp_path / "unit.parquet", TEXTS, unit(100)), truncate_dim=5))
     (rows,) = cut.rows(["embedding"])
     np.testing.assert_allclose(np.linalg.norm(rows.vectors["embedding"], axis=1), 1, atol=1e-6)
-    with pytest.raises(DistilvecError, match=r"\[teacher.truncate_dim\] found 13"):
+    with refused("teacher.truncate_dim", "found 13"):
         TableEmbedder(TeacherSection(vectors=tmp_path / "unit.parquet", truncate_dim=13))
 
 
@@ -226,7 +226,7 @@ def test_the_manifest_follows_the_content(tmp_path):
 
 
 def test_missing_tables_are_explained(tmp_path):
-    with pytest.raises(DistilvecError, match=r"\[teacher.vectors\] no Parquet file"):
+    with refused("teacher.vectors", "no Parquet file"):
         TableEmbedder(TeacherSection(vectors=tmp_path / "none.parquet"))
 
 

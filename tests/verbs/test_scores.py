@@ -212,7 +212,7 @@ def test_the_weights_are_those_of_the_file(exported, tmp_path):
     for weight in other.parameters():
         weight.data = torch.randn_like(weight) * 0.05
     (folder / "onnx" / "model.onnx").unlink()
-    found = open_exported(export_onnx(other, folder / "onnx" / "model.onnx"), "model").embed(["river", "a stone"])
+    found = open_exported(export_onnx(other, folder / "onnx" / "model.onnx")).embed(["river", "a stone"])
     np.testing.assert_allclose(found, other.encode(["river", "a stone"]), atol=1e-4)
     assert np.abs(found - SentenceTransformer(str(folder), device="cpu").encode(["river", "a stone"])).max() > 0.01
 
@@ -223,7 +223,7 @@ def test_prompts_of_a_file_are_those_of_its_model(exported, tmp_path):
     settings = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
     settings["prompts"] = {"query": "river: ", "passage": "stone: "}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(settings), encoding="utf-8")
-    file, model = open_exported(folder / "onnx" / exported.name, "model"), load_model(ModelName(str(folder)))
+    file, model = open_exported(folder / "onnx" / exported.name), load_model(ModelName(str(folder)))
     for role in ("query", "document"):
         expected = ModelEmbedder(model, "model").embed(["a hill"], role)
         np.testing.assert_allclose(file.embed(["a hill"], role), expected, atol=1e-4)
@@ -238,8 +238,8 @@ def test_an_exported_file_may_be_a_link_into_its_model_or_out_of_it(tmp_path):
         file.touch()
     (model / "onnx" / "model.onnx").symlink_to("../../blobs/3fa9")  # as in the hub's cache
     (tmp_path / "short.onnx").symlink_to(model / "own.onnx")
-    assert model_folder(model / "onnx" / "model.onnx", "model") == model
-    assert model_folder(tmp_path / "short.onnx", "model") == model
+    assert model_folder(model / "onnx" / "model.onnx") == model
+    assert model_folder(tmp_path / "short.onnx") == model
 
 
 def test_exported_files_that_cannot_be_scored(exported, suite, tmp_path):

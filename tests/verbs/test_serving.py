@@ -61,19 +61,19 @@ def client(served):
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/", "/v1/embeddings", "/v1/embeddings/"])
 def test_a_server_is_a_teacher_by_its_address_or_that_of_its_endpoint(served, path):
     with serving(served) as address:
-        section = named_api(f"{address}{path}", "teacher")
+        section = named_api(f"{address}{path}")
     assert (section.model, section.api.base_url) == ("tiny", f"{address}/v1")
 
 
 def test_a_server_with_a_key_says_where_the_key_belongs(served, monkeypatch):
     with serving(served, key="secret") as address:
-        with refused("teacher", "Put the server's key into DISTILVEC_API_KEY"):
-            named_api(address, "teacher")
+        with refused("", "Put the server's key into DISTILVEC_API_KEY"):
+            named_api(address)
         monkeypatch.setenv("DISTILVEC_API_KEY", "another")
-        with refused("teacher", "Check the key in DISTILVEC_API_KEY"):
-            named_api(address, "teacher")
+        with refused("", "Check the key in DISTILVEC_API_KEY"):
+            named_api(address)
         monkeypatch.setenv("DISTILVEC_API_KEY", "secret")
-        assert named_api(address, "teacher").model == "tiny"
+        assert named_api(address).model == "tiny"
 
 
 def test_openai_s_client_gets_encode_s_vectors(served, expected):

@@ -59,7 +59,8 @@ class DistilvecError(Exception):
         self.key = key or ""
 
     def __str__(self) -> str:
-        line = f"[{self.key}] {self.problem}" if self.key else self.problem
+        key = self.key.removeprefix(".")
+        line = f"[{key}] {self.problem}" if key else self.problem
         return f"{line} {self.fix}" if self.fix else line
 
     def look_up(self, names: Mapping[str, str]) -> None:

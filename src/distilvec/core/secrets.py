@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import re
+from functools import cache
 
 _secrets: set[str] = set()
 _SHORTEST = 8  # characters: a shorter text stands in other words as well
@@ -23,7 +24,7 @@ def keep_secret(secret: str | None) -> None:
 
 def hidden(text: str) -> str:
     """Return a text with *** for every secret of this process."""
-    for secret in _secrets:
+    for secret in sorted(_secrets, key=len, reverse=True):  # one may be a part of another
         text = hide(text, secret)
     return text
 
@@ -32,9 +33,18 @@ def hide(text: str, secret: str) -> str:
     """The text with *** for the secret: as it is, with escapes of JSON, URLs and HTML, in base64 and in hex."""
     if not secret:
         return text
-    for form in (secret, *_base64_forms(secret), secret.encode().hex()):
-        text = re.sub("".join(map(_spellings, form)), "***", text, flags=0 if form == secret else re.IGNORECASE)
+    for pattern in _patterns(secret):
+        text = pattern.sub("***", text)
     return text
+
+
+@cache
+def _patterns(secret: str) -> list[re.Pattern[str]]:
+    """Patterns of a secret as it is, in base64 and in hex."""
+    patterns = []
+    for form in (secret, *_base64_forms(secret), secret.encode().hex()):
+        patterns.append(re.compile("".join(map(_spellings, form)), 0 if form == secret else re.IGNORECASE))
+    return patterns
 
 
 def _spellings(letter: str) -> str:

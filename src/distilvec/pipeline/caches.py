@@ -14,13 +14,13 @@ import numpy as np
 from distilvec.alignment.store import AlignmentStore
 from distilvec.config.schema import Recipe
 from distilvec.core.artifacts import ArtifactStore
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.log import progress
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.storage import Pusher, Remote
 from distilvec.data.corpus_files import KEY_BYTES, Rows
 from distilvec.data.tokens import TokenStore
-from distilvec.pipeline.job import Job, Teacher, errors_of
+from distilvec.pipeline.job import Job, Teacher
 from distilvec.teachers.cache.fill import (
     TOKEN_SHARD_ROWS,
     FillSteps,
@@ -153,7 +153,7 @@ def fill(
     else:
         source = token_source(job, teacher, model, tokens, alignment)
         steps = fill_steps(cache, corpus, partial(compute_tokens, cache.manifest, corpus, source))
-    with errors_of(teacher.key):
+    with about(teacher.key):
         show_filling(job, cache, what, steps, len(corpus), len(corpus) - missing)
 
 

@@ -23,7 +23,7 @@ from distilvec.models.parts import is_static, max_length, text_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.models.weights import count_parameters, map_weights
 from distilvec.pipeline.decide import hardware_dtype, is_open
-from distilvec.pipeline.job import LoadedModels, TeacherDescription, errors_of
+from distilvec.pipeline.job import LoadedModels, TeacherDescription
 from distilvec.pipeline.student import draw_fitting_texts, load_saved
 from distilvec.report.record import TeacherRecord
 from distilvec.students.build import build_with_notes, dropout_rates, source_model
@@ -42,7 +42,7 @@ def describe_teacher(
 
     A model that had to be loaded stays in memory, as `loaded.teacher`.
     """
-    with errors_of(key):
+    with about(key):
         path = _teacher_file(section, store)
         stored = None if path is None else read_stored(path, "description")
         if stored is not None:

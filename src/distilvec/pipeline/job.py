@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.artifacts import ArtifactStore
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.info import UNLIMITED, ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import method_class
@@ -121,7 +119,7 @@ class Teacher:
         described = self.loaded.take_teacher(self.section)
         if described is not None and not sharded:
             return described
-        with errors_of(self.key):
+        with about(self.key):
             teacher = open_teacher(self.section, device, self.counts, sharded)
             if self.section.api is None and teacher.manifest().weights != self.embeddings.weights:
                 name = "model" if self.section.vectors is None else "vectors"
@@ -133,7 +131,7 @@ class Teacher:
         """Return its part of the run's record; with its weight if there are several teachers."""
         api = None
         if self.section.api is not None:
-            spent = read_counts(self.counts, "teacher.api")
+            spent = read_counts(self.counts)
             price = self.section.api.price
             cost = round(spent["tokens"] * price / 1e6, 6) if price is not None and spent else None
             api = ApiRecord(self.section.api.host, cost=cost, **spent)
@@ -224,18 +222,6 @@ def training_fingerprint(recipe: Recipe, stages: tuple[Stage, ...], vectors: str
         parts.append(stage.recipe.train.model_dump(mode="json", exclude=set(UNTRACKED)))
         parts.append(stage.automatic is not None)  # such a training may end early
     return fingerprint(*parts)
-
-
-@contextmanager
-def errors_of(key: str) -> Iterator[None]:
-    """Name a further teacher's own section in the errors inside."""
-    try:
-        yield
-    except DistilvecError as error:
-        section, _, name = error.key.partition(".")
-        if section != "teacher" or not name or key == "teacher":
-            raise
-        raise error.renamed(f"{key}.{name}") from error
 
 
 TEXTS = "texts"

@@ -12,7 +12,7 @@ from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe, SourceSection, TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import user_cache
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.log import log
@@ -196,7 +196,8 @@ def with_local_tables(recipe: Recipe, root: Path) -> Recipe:
     Sources `builtin: teacher` become the table of the first teacher. Errors: DistilvecError for an index that cannot be
     read, and for such a source where the teacher is a model.
     """
-    teacher = local_table(recipe.teacher, root)
+    with about("teacher"):
+        teacher = local_table(recipe.teacher, root)
     changes: dict[str, object] = {"teacher": teacher}
     if recipe.more_teachers:
         changes["more_teachers"] = [local_table(section, root) for section in recipe.more_teachers]
@@ -216,7 +217,8 @@ def _table_source(source: SourceSection, position: int, teacher: TeacherSection)
             "Give a path.",
             key=f"corpus.sources.{position}.builtin",
         )
-    embedder = TableEmbedder(teacher)
+    with about("teacher"):
+        embedder = TableEmbedder(teacher)
     columns = embedder.table.names
     changes: dict[str, object] = {
         "builtin": None,

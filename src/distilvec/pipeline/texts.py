@@ -70,7 +70,9 @@ def load_tasks(section: EvaluationSection, store: ArtifactStore, teacher: Teache
         raise DistilvecError(
             "the teacher is a model, without stored texts.", "Remove the key.", key="evaluation.stored"
         )
-    return [*suite, *stored_tasks(TableEmbedder(teacher), section.stored)]
+    with about("teacher"):
+        table = TableEmbedder(teacher)
+        return [*suite, *stored_tasks(table, section.stored)]
 
 
 def _builtin_tasks(section: EvaluationSection, store: ArtifactStore) -> list[Task]:

@@ -1,6 +1,7 @@
 """Requests to an endpoint of OpenAI's HTTP interface: answers are checked, and repeated where that can help.
 
-The key comes from an environment variable. No message holds it, not even where a server repeats it.
+The key comes from an environment variable. No message holds it, not even where a server repeats it. Keys of errors are
+relative to the endpoint's section.
 """
 
 from __future__ import annotations
@@ -24,14 +25,12 @@ from urllib.request import getproxies
 import httpx2
 
 from distilvec.config.endpoint import EndpointSection, is_this_machine
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.escape import one_line
 from distilvec.core.extras import require_extra
 from distilvec.core.log import log
-from distilvec.core.secrets import hide
-from distilvec.remote.connect import http_client
+from distilvec.core.secrets import hidden, hide, keep_secret
 from distilvec.remote.meter import BYTES, Batch, Ended, Meter
-from distilvec.remote.secret import check_destination
 
 if TYPE_CHECKING:
     import tenacity
@@ -54,6 +53,38 @@ _BATCH_LIMIT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _BAD_TEXT = (400, 422)
+_FIX = "Check the address, the model's name and the further fields of requests (body)."
+_SLOW_FIX = "Raise the timeout, or ask for less in one request."
+# Variables that belong to a service begin with this, and go to hosts that end in one of these
+_SERVICES = {
+    "AWS_": ("amazonaws.com", "aws"),
+    "AZURE_": ("azure.com", "windows.net"),
+    "GITHUB_": ("github.com", "githubcopilot.com", "github.ai"),
+    "GH_": ("github.com",),
+    "GITLAB_": ("gitlab.com",),
+    "GOOGLE_": ("googleapis.com", "google.com"),
+    "HF_": ("huggingface.co", "hf.space", "huggingface.cloud"),
+    "HUGGING_FACE_": ("huggingface.co", "hf.space", "huggingface.cloud"),
+    "HUGGINGFACE_": ("huggingface.co", "hf.space", "huggingface.cloud"),
+    "OPENAI_": ("openai.com", "azure.com"),
+    "ANTHROPIC_": ("anthropic.com",),
+    "COHERE_": ("cohere.com", "cohere.ai"),
+    "VOYAGE_": ("voyageai.com",),
+    "MISTRAL_": ("mistral.ai",),
+    "WANDB_": ("wandb.ai",),
+    "NPM_": (),
+    "PYPI_": (),
+    "TWINE_": (),
+    "DOCKER_": (),
+    "SSH_": (),
+    "PGPASS": (),  # PGPASSWORD and PGPASSFILE; PGVECTOR_KEY may be anybody's
+    "POSTGRES": (),
+    "MYSQL_": (),
+    "REDIS_": (),
+    "DATABASE_": (),
+    "STRIPE_": (),
+    "SLACK_": (),
+}
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
@@ -87,33 +118,23 @@ class BatchRefused(DistilvecError):
 class Client:
     """Sends requests from any number of threads; `meter` counts, paces and caps them.
 
-    Args:
-        key: the section's key, for messages
-        settings: keys to check when the server refuses a request, for messages
-        slow_fix: what to change when answers take longer than `timeout`, as a sentence
-        counts: file that keeps the counts between processes
-
-    Errors: DistilvecError for a key that is not set.
+    `counts` is a file that keeps the counts between processes.
     """
 
-    def __init__(
-        self, section: EndpointSection, key: str, settings: str, slow_fix: str, counts: Path | None = None
-    ) -> None:
-        require_extra("api", key)
+    def __init__(self, section: EndpointSection, counts: Path | None = None) -> None:
+        require_extra("api", "")
         self.section = section
-        self.key = key
-        self.settings = settings
-        self.slow_fix = slow_fix
-        self.meter = Meter(section, key, counts)
-        check_destination(section, key)
-        self._secret = _secret(section.key_variable, key)
+        self.meter = Meter(section, counts)
+        check_destination(section)
+        self._secret = _secret(section.key_variable)
+        keep_secret(self._secret)
         self._announced = False
         self._has_answered = False
         self._lock = Lock()
         headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
         # To this machine no request goes through a proxy, which would get what is sent, the key too
         direct = is_this_machine(section.host)
-        self._client = http_client(key, section.concurrency, direct, headers=headers, timeout=section.timeout)
+        self._client = http_client(section.concurrency, direct, headers=headers, timeout=section.timeout)
 
     def close(self) -> None:
         """Close the connections."""
@@ -141,20 +162,20 @@ class Client:
             response, content = self._exchange("GET", place, None, MOST_BYTES)
         except httpx2.RequestError as error:
             reason = self.shown(f"{type(error).__name__}: {error}")
-            raise DistilvecError(f"{place} cannot be reached: {reason}.", "Check the address.", key=self.key) from None
+            raise DistilvecError(f"{place} cannot be reached: {reason}.", "Check the address.") from None
         except _Again as error:
-            raise DistilvecError(f"{place}: {error}.", fix, key=self.key) from None
+            raise DistilvecError(f"{place}: {error}.", fix) from None
         text = self.shown(_decoded(content))
         if response.status_code != 200:
             problem = f"{place} answers with status {response.status_code}{f': {text}' if text else '.'}"
             if response.status_code in (401, 403):
                 variable = self.section.key_variable
                 fix = f"Check the key in {variable}." if variable else f"Put the server's key into {KEY_VARIABLE}."
-            raise DistilvecError(problem, fix, key=self.key)
+            raise DistilvecError(problem, fix)
         try:
-            return [one_line(hide(str(entry["id"]), self._secret)) for entry in json.loads(content)["data"]]
+            return [one_line(self._hide(str(entry["id"]))) for entry in json.loads(content)["data"]]
         except (LookupError, TypeError, ValueError, RecursionError):
-            raise DistilvecError(f"{place} does not list models: {text}", fix, key=self.key) from None
+            raise DistilvecError(f"{place} does not list models: {text}", fix) from None
 
     def ask(
         self,
@@ -202,7 +223,6 @@ class Client:
                 f"{self.section.host} has not answered in full after {retries} retries; the last time: {error}. All "
                 "answers until now are kept.",
                 f"{error.fix} Run the same command again to go on.".lstrip(),
-                self.key,
             ) from None
 
     def ask_all(
@@ -260,7 +280,7 @@ class Client:
                 is_unresolved = any(isinstance(cause, socket.gaierror) for cause in _causes(error))
                 most_retries = _NAME_RETRIES if is_unresolved and not self._has_answered else None
                 is_slow = isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout)
-                fix = self.slow_fix if is_slow else ""
+                fix = _SLOW_FIX if is_slow else ""
                 raise _Again(self.shown(f"{type(error).__name__}: {error}"), fix, most_retries) from None
             if response.status_code != 200:
                 raise self._refusal(response, response.status_code, content)
@@ -277,7 +297,7 @@ class Client:
                 beginning = self.shown(_decoded(content))
                 if beginning:
                     problem += f"; it begins with {beginning}"
-                raise _Again(problem, f"Check {self.settings}.", wrong=reason) from None
+                raise _Again(problem, _FIX, wrong=reason) from None
 
     def _exchange(
         self, method: str, place: str, asked: dict[str, Any] | None, most_bytes: int
@@ -310,7 +330,7 @@ class Client:
                     raise _Again(f"the answer is not as expected (more than {most_bytes:,} bytes)", wrong="too long")
                 if time.monotonic() > deadline and not _is_whole(response):
                     problem = f"timed out: the answer has no end after {self.section.timeout:g} seconds"
-                    raise _Again(problem, self.slow_fix)
+                    raise _Again(problem, _SLOW_FIX)
         return response, bytes(content)
 
     def _refuse_wrong_address(self, error: httpx2.RequestError) -> None:
@@ -321,19 +341,17 @@ class Client:
         for cause in _causes(error):
             if isinstance(cause, socket.gaierror) and cause.errno in _UNKNOWN_NAME:
                 fix = f"Check the address ({section.base_url}) and the network."
-                raise DistilvecError(f"the name of {place} is not known.", fix, key=self.key) from None
+                raise DistilvecError(f"the name of {place} is not known.", fix) from None
             if isinstance(cause, ConnectionRefusedError):
                 problem = f"{place} refuses the connection ({section.base_url})."
-                raise DistilvecError(problem, "Start the server, or check the address.", key=self.key) from None
+                raise DistilvecError(problem, "Start the server, or check the address.") from None
             if isinstance(cause, ssl.SSLCertVerificationError):
                 problem = f"the certificate of {section.host} is not valid: {self.shown(cause.verify_message)}."
                 fix = "Check the address. Authorities of your own are read from SSL_CERT_FILE."
-                raise DistilvecError(problem, fix, key=self.key) from None
+                raise DistilvecError(problem, fix) from None
             if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
                 problem = f"{section.base_url} does not answer with TLS."
-                raise DistilvecError(
-                    problem, "Check the port, or begin the address with http://.", key=self.key
-                ) from None
+                raise DistilvecError(problem, "Check the port, or begin the address with http://.") from None
 
     def _stated_error(self, error: Any, response: httpx2.Response, content: bytes) -> Exception:
         """The error for an answer with status 200 that holds one, as OpenRouter's do; its code is that of a status."""
@@ -341,7 +359,7 @@ class Client:
         if type(code) is int and 400 <= code < 600:
             return self._refusal(response, code, content)
         text = error.get("message") if isinstance(error, dict) else error
-        return _Again(f"the answer is an error: {self.shown(str(text or error))}", f"Check {self.settings}.")
+        return _Again(f"the answer is an error: {self.shown(str(text or error))}", _FIX)
 
     def _refusal(self, response: httpx2.Response, status: int, content: bytes) -> Exception:
         """The error for another status than 200; pauses all requests if the server asks for it."""
@@ -350,12 +368,11 @@ class Client:
         problem = f"status {status}: {text}" if text else f"status {status}"
         if 300 <= status < 400:
             problem = f"{problem} (it names another address: {self._address(response.headers.get('location', ''))})"
-            fix = f"Set {self.key}.base_url to the address that answers."
-            return DistilvecError(f"{host} has refused a request with {problem}.", fix, key=self.key)
+            fix = "Name the address that answers (base_url)."
+            return DistilvecError(f"{host} has refused a request with {problem}.", fix)
         if status not in _REPEATED and status < 500:
-            variable = self.section.key_variable or f"{self.key}.key_variable"
-            fix = f"Check the key ({variable})." if status in (401, 403) else f"Check {self.settings}."
-            error = DistilvecError(f"{host} has refused a request with {problem}.", fix, key=self.key)
+            fix = f"Check the key ({self.section.key_variable or 'key_variable'})." if status in (401, 403) else _FIX
+            error = DistilvecError(f"{host} has refused a request with {problem}.", fix)
             if status == 413 or status in _BAD_TEXT:
                 is_limit = status == 413 or _BATCH_LIMIT.search(_decoded(content)) is not None
                 return BatchRefused(error, is_limit)
@@ -363,7 +380,7 @@ class Client:
         pause = _seconds(response.headers.get("retry-after"))
         if pause > _LONGEST_PAUSE:
             asks = f"asks for a pause of {pause / 60:,.0f} minutes ({problem})"
-            return DistilvecError(f"{host} {asks}.", "Run the same command again after that.", key=self.key)
+            return DistilvecError(f"{host} {asks}.", "Run the same command again after that.")
         self.meter.pause(pause)
         return _Again(problem)
 
@@ -378,11 +395,14 @@ class Client:
 
     def shown(self, text: str) -> str:
         """The beginning of a server's message, on one line, without the key in any spelling and without escapes."""
-        hidden = hide(text[:_MOST_READ], self._secret)
+        hidden = self._hide(text[:_MOST_READ])
         if len(text) > _MOST_READ:  # the end may be the half of a key
             hidden = hidden[: -_MOST_SPELLED * len(self._secret) or None]
         text = one_line(hidden)
         return text if len(text) <= 200 else text[:200] + "…"
+
+    def _hide(self, text: str) -> str:
+        return hidden(hide(text, self._secret))  # its own key, however short that is
 
 
 def _is_always_wrong(wrong: list[str]) -> bool:
@@ -443,13 +463,58 @@ def _seconds(text: str | None) -> float:
         return 0.0
 
 
-def _secret(variable: str | None, key: str) -> str:
+def _secret(variable: str | None) -> str:
     """The key in an environment variable; DistilvecError if it is not set, or cannot be sent."""
     secret = os.environ.get(variable, "").strip() if variable else ""
     if variable and not secret:
-        raise DistilvecError(f"{variable} is not set.", "Set that environment variable.", key=f"{key}.key_variable")
+        raise DistilvecError(f"{variable} is not set.", "Set that environment variable.", key=".key_variable")
     if not secret.isascii() or not secret.isprintable():
-        raise DistilvecError(
-            f"{variable} holds characters that cannot be sent.", "Set it again.", key=f"{key}.key_variable"
-        )
+        raise DistilvecError(f"{variable} holds characters that cannot be sent.", "Set it again.", key=".key_variable")
     return secret
+
+
+def check_destination(section: EndpointSection) -> None:
+    """Raise DistilvecError where a key would leave this machine without TLS, or go to a host of another service.
+
+    `trusted` allows both.
+    """
+    variable = section.key_variable
+    if variable is None or section.trusted or is_this_machine(section.host):
+        return
+    fix = "If that is right, set the API's key `trusted` (of a server named by its address: DISTILVEC_API_TRUSTED=1)."
+    if urlsplit(section.base_url).scheme == "http":
+        problem = f"the key in {variable} would be sent to {section.host} in the clear (http)."
+        raise DistilvecError(problem, f"Use https. {fix}", key=".base_url")
+    for beginning, hosts in _SERVICES.items():
+        belongs = any(section.host == host or section.host.endswith(f".{host}") for host in hosts)
+        if variable.startswith(beginning) and not belongs:
+            problem = f"{variable} would be sent to {section.host}, which is another service."
+            raise DistilvecError(problem, f"Name the key of that host. {fix}", key=".key_variable")
+
+
+def http_client(connections: int, direct: bool = False, **options: Any) -> httpx2.Client:
+    """Return a client of the environment's proxies and certificates, with `direct` one without a proxy.
+
+    Mistakes in these become errors that show no password.
+    """
+    limits = httpx2.Limits(max_connections=connections)
+    try:
+        # A transport that is passed ignores HTTP_PROXY and its kind; unlike with trust_env=False, SSL_CERT_FILE is read
+        transport = httpx2.HTTPTransport(limits=limits) if direct else None
+        return httpx2.Client(limits=limits, transport=transport, **options)
+    except OSError as error:  # it names no file
+        file = os.environ.get("SSL_CERT_FILE")
+        if not file:
+            raise
+        problem = f"the certificates in {file} (SSL_CERT_FILE) cannot be read: {error.strerror or first_line(error)}."
+        raise DistilvecError(problem, "Correct SSL_CERT_FILE, or remove it.") from None
+    except ImportError as error:
+        reason = first_line(error)  # a kind of proxy that needs another package
+    except (ValueError, httpx2.InvalidURL):
+        # Not quoted: of a password with an unescaped '#' or '/' the message has a piece as the "port"
+        reason = "its address is not valid"
+    raise DistilvecError(
+        f"the proxy that the environment names cannot be used: {reason}.",
+        "Correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY ('#', '/' and '@' of a password are written as %23, %2F and "
+        "%40), or name this host in NO_PROXY.",
+    )

@@ -38,11 +38,11 @@ class Batch:
     answer: int = 0
 
 
-def token_counter(section: EndpointSection, key: str) -> Callable[[Sequence[str]], list[int]]:
+def token_counter(section: EndpointSection) -> Callable[[Sequence[str]], list[int]]:
     """A function that estimates the tokens of each text: by `tokenizer`, else one for every four bytes of UTF-8."""
     if section.tokenizer is None:
         return lambda texts: [1 + len(_utf8(text)) // BYTES for text in texts]
-    with about(f"{key}.tokenizer", section.tokenizer):
+    with about(".tokenizer", section.tokenizer):
         tokenizer = load_tokenizer(ModelName(section.tokenizer))
     return lambda texts: [len(ids) for ids in tokenizer(list(texts))["input_ids"]] if len(texts) else []
 
@@ -81,12 +81,13 @@ class Meter:
 
     Shared by the threads of one client; processes with the same `file` count together, and each keeps the rates for
     itself. Without a `file` the counts end with the process. `stopping` ends every wait.
-    `key` is the section's key, for messages.
     """
 
-    def __init__(self, section: EndpointSection, key: str, file: Path | None = None) -> None:
-        self.section, self.key, self.file, self.stopping = section, key, file, Event()
-        self.counts = dict.fromkeys(COUNTS, 0) | read_counts(file, key)
+    def __init__(self, section: EndpointSection, file: Path | None = None) -> None:
+        self.section = section
+        self.file = file
+        self.stopping = Event()
+        self.counts = dict.fromkeys(COUNTS, 0) | read_counts(file)
         self._changed = Condition()
         self._next = 0.0  # time.monotonic() of the next request
         self._open: list[Batch] = []  # requests on their way
@@ -110,20 +111,20 @@ class Meter:
         """
         with self._changed:
             if self.section.cap is not None:
-                self.counts |= read_counts(self.file, self.key)  # another process may have spent some
+                self.counts |= read_counts(self.file)  # another process may have spent some
             while self._open and self._exceeded(*[(one.most, one.answer) for one in (*self._open, batch)]):
                 self._changed.wait()
             if (cap := self._exceeded((batch.tokens, 0))) is not None:
                 raise DistilvecError(
                     f"the cap of {self.section.cap} is reached: {self.note}. All answers until now are kept.",
                     "Raise the cap and run the same command again to go on.",
-                    key=f"{self.key}.{cap}",
+                    key=f".{cap}",
                 )
             self._open.append(batch)
         try:
             self._pace(batch.tokens + batch.answer)
             if self.stopping.is_set():
-                raise Ended("another request has failed.", "Run the same command again.", key=self.key)
+                raise Ended("another request has failed.", "Run the same command again.")
             self.add(requests=1)
             yield
         finally:
@@ -139,10 +140,10 @@ class Meter:
                 return
             self.file.parent.mkdir(parents=True, exist_ok=True)
             lock = self.file.with_name(f".{self.file.name}.lock")
-            with locked(lock, self.key, str(self.file), wait=True):
-                self.counts = dict.fromkeys(COUNTS, 0) | read_counts(self.file, self.key)
+            with locked(lock, "", str(self.file), wait=True):
+                self.counts = dict.fromkeys(COUNTS, 0) | read_counts(self.file)
                 self._add(counts)
-                write_json(self.file, self.counts, sealed=True, key=self.key)
+                write_json(self.file, self.counts, sealed=True, key="")
 
     def _add(self, counts: dict[str, int]) -> None:
         for name, number in counts.items():
@@ -172,11 +173,11 @@ class Meter:
             self.stopping.wait(left)
 
 
-def read_counts(file: Path | None, key: str) -> dict[str, int]:
+def read_counts(file: Path | None) -> dict[str, int]:
     """The counts in a meter's file; empty if there is none."""
     if file is None or not file.exists():
         return {}
-    counts = read_json(file, "Delete it to count from 0.", key)
+    counts = read_json(file, "Delete it to count from 0.")
     return {name: int(counts[name]) for name in (*COUNTS, "written") if name in counts}
 
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distilvec.config.api_teacher import ApiSection
-from distilvec.config.endpoint import is_this_machine
+from distilvec.config.endpoint import check_endpoint, is_this_machine
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.batch import Text
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.escape import one_line
 from distilvec.core.hashing import combine
 from distilvec.core.info import TeacherInfo
@@ -50,7 +50,6 @@ from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.encode import BATCH_TOKENS, EmbeddedBatch, Vectors, collect, cut_dimensions
 from distilvec.teachers.sources import OPENAI
 
-KEY = "teacher.api"  # of the recipe, in messages
 TRUSTED = "DISTILVEC_API_TRUSTED"  # allows that key over http to another machine
 MOST_LISTED = 20  # models in an error
 SAMPLE = 512  # texts of an estimate
@@ -76,20 +75,19 @@ class _Measured(NamedTuple):
 class ApiEmbedder:
     """A model behind an API as a Teacher (teachers/open.py); the first request measures its vectors.
 
-    `meter` counts requests and tokens, in the file `counts` if one is given. `key` names the API in errors. Errors:
-    DistilvecError for a key that is not set.
+    `meter` counts requests and tokens, in the file `counts` if one is given.
     """
 
-    def __init__(self, section: TeacherSection, counts: Path | None = None, key: str = KEY) -> None:
+    def __init__(self, section: TeacherSection, counts: Path | None = None) -> None:
         assert section.api is not None
         self.section = section
         self.api = section.api
         self.name = section.name or str(section.model)
-        self.key = key
         self._can_leave_out = False
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.stated_prompts or {})}
         self.similarity: Similarity = section.similarity or "cosine"
-        self.client = Client(section.api, key, _settings(key), _slow_fix(key), counts)
+        with about(".api"):
+            self.client = Client(section.api, counts)
         self.meter = self.client.meter
         self._store: tuple[TeacherCache, Corpus] | None = None
         self._checked = False
@@ -115,7 +113,8 @@ class ApiEmbedder:
     @cached_property
     def count(self) -> Callable[[Sequence[str]], list[int]]:
         """The function that estimates the tokens of each text."""
-        return token_counter(self.api, self.key)
+        with about(".api"):
+            return token_counter(self.api)
 
     def info(self) -> TeacherInfo:
         """The vectors; nothing is known of the model's layers and tokenizer."""
@@ -288,9 +287,7 @@ class ApiEmbedder:
         full = vectors.shape[1]
         asked = self.section.truncate_dim
         if asked is not None and asked > full:
-            raise DistilvecError(
-                f"found {asked}; the vectors have {full}.", "Give at most that.", key="teacher.truncate_dim"
-            )
+            raise DistilvecError(f"found {asked}; the vectors have {full}.", "Give at most that.", key=".truncate_dim")
         normalized = bool((np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE).all())
         largest = np.abs(vectors[:2]).argmax(axis=1)
         signature = [(int(place), bool(vectors[row, place] > 0)) for row, place in enumerate(largest)]
@@ -328,19 +325,18 @@ class ApiEmbedder:
             raise DistilvecError(
                 f"{error.problem.rstrip('.')}. The request had one text, of {len(text):,} characters: "
                 f"{one_line(text)[:80]!r}.",
-                f"Shorten it, {self._leaving_out(text)}or check {_settings(self.key)}.",
+                f"Shorten it, {self._leaving_out(text)}or check the address and the model's name.",
                 key=error.key,
             ) from None
         half = (count + 1) // 2
         if error.is_limit and half < self._most_texts:
             self._most_texts = half
-            log(f"{self.api.host} refuses {count} texts in a request; from now on at most {half} "
-                f"({self.key}.batch_texts)")  # fmt: skip
+            log(f"{self.api.host} refuses {count} texts in a request; from now on at most {half} (batch_texts)")
         return [slice(part.start, part.start + half), slice(part.start + half, part.stop)]
 
     def _leaving_out(self, sent: str) -> str:
         """Return how a recipe leaves out a text that was sent; "" for a text of an evaluation or a labelled task."""
-        if self.key != KEY or not self._can_leave_out:
+        if not self._can_leave_out:
             return ""
         text = sent
         if self.api.by_role is None:  # sent with its prompt
@@ -365,11 +361,11 @@ class ApiEmbedder:
                     "do.",
                     "Name the path with OpenAI's interface: http://HOST:8080/v1 of llama.cpp, http://HOST:11434/v1 of "
                     "Ollama, https://api.cohere.ai/compatibility/v1 of Cohere.",
-                    key=self.key,
                 )
             return _read(answer["data"], len(texts), dims)
 
-        return self.client.ask("/embeddings", asked, batch, read, most_bytes)
+        with about(".api"):
+            return self.client.ask("/embeddings", asked, batch, read, most_bytes)
 
     def _whole(self, prompted: Sequence[Text]) -> Array:
         """float32 [n, dim]; errors as `_paid`."""
@@ -405,23 +401,26 @@ class ApiEmbedder:
                 f"texts that were embedded again, {int(changed.sum())} have other vectors (smallest cosine "
                 f"{cosines.min():.4f}, expected {SAME} or more).",
                 "Use the model of that time, or another cache.path.",
-                key=self.key,
+                key=".api",
             )
 
 
-def named_api(source: str, key: str, stated: Mapping[str, Any] | None = None) -> TeacherSection:
+def named_api(source: str, stated: Mapping[str, Any] | None = None) -> TeacherSection:
     """Return the section of an API that is named by `openai:MODEL`, or by a URL with #MODEL behind it.
 
     A URL without a path gets /v1, and one of the endpoint is that of its server. Without #MODEL the server is asked for
-    its models, with the keys of `teacher.api` that are `stated` beside the address. Errors: DistilvecError with `key`
-    for what is no address, for a server that does not list its models, and for one that lists several: they are named.
+    its models, with the keys of `teacher.api` that are `stated` beside the address; one that has several is refused.
     """
     if source.startswith(OPENAI):
         model = source.removeprefix(OPENAI)
         if not model:
-            raise DistilvecError(f"{source} names no model.", "Name one: openai:text-embedding-3-small.", key=key)
+            raise DistilvecError(f"{source} names no model.", "Name one: openai:text-embedding-3-small.")
         return section_of(TeacherSection, "teacher", {"model": model, "api": {"key_variable": "OPENAI_API_KEY"}})
     address, _, model = source.partition("#")
+    try:
+        check_endpoint(address)
+    except ValueError as error:
+        raise DistilvecError(f"{error}.") from None
     address = address.rstrip("/").removesuffix("/embeddings")  # what a server prints is often its endpoint
     if not address.partition("://")[2].partition("/")[2]:
         address = f"{address.rstrip('/')}/v1"
@@ -431,13 +430,13 @@ def named_api(source: str, key: str, stated: Mapping[str, Any] | None = None) ->
     if os.environ.get(TRUSTED, "") not in ("", "0"):
         api["trusted"] = True
     if not model:
-        model = _only_model(section_of(ApiSection, "teacher.api", {**api, **(stated or {})}), key)
+        model = _only_model(section_of(ApiSection, "teacher.api", {**api, **(stated or {})}))
     return section_of(TeacherSection, "teacher", {"model": model, "api": api})
 
 
-def _only_model(api: ApiSection, key: str) -> str:
+def _only_model(api: ApiSection) -> str:
     """Return the name of the model that a server has; DistilvecError if it lists none or several."""
-    client = Client(api, key, _settings(key), _slow_fix(key))
+    client = Client(api)
     try:
         models = client.models()
     finally:
@@ -449,7 +448,6 @@ def _only_model(api: ApiSection, key: str) -> str:
     raise DistilvecError(
         f"{api.base_url} has {len(models)} models: {listed}{more}.",
         f"Name one behind the address: {api.base_url}#{models[0] if models else 'MODEL'}.",
-        key=key,
     )
 
 
@@ -458,18 +456,6 @@ def _begins_with(text: str, prompt: str, other: str) -> bool:
     if not text.startswith(prompt):
         return False
     return not text.startswith(other) or len(prompt) > len(other)
-
-
-def _settings(key: str) -> str:
-    """Name what to check when a server refuses a request, in the words of a recipe or of a command."""
-    return "teacher.model and teacher.api" if key == KEY else "the address and the model's name"
-
-
-def _slow_fix(key: str) -> str:
-    """Say what to change when answers take too long, in the words of a recipe or of a command."""
-    if key == KEY:
-        return f"Raise {KEY}.timeout or lower {KEY}.batch_texts."
-    return f"Use a faster server, or a recipe with {KEY}.timeout and {KEY}.batch_texts."
 
 
 def _read(data: Any, texts: int, dims: int | None) -> Array:

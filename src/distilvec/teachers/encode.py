@@ -172,7 +172,7 @@ def batch_budget(stated: int | None, device: torch.device) -> int:
 
 
 def check_tokens(
-    model: SentenceTransformer, without_row: Mapping[int, str], prompted: Sequence[Text], name: str, key: str
+    model: SentenceTransformer, without_row: Mapping[int, str], prompted: Sequence[Text], name: str
 ) -> None:
     """Raise DistilvecError for a text with one of the tokens, by id, that the model's table has no row for."""
     if not without_row:
@@ -186,7 +186,6 @@ def check_tokens(
             raise DistilvecError(
                 f"{name} has no vector for the token '{without_row[unknown]}' of the text {str(text)[:80]!r}.",
                 "Leave such texts out, or give the model's table a row for it (resize_token_embeddings).",
-                key=key,
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.errors import DistilvecError, about
+from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
 from distilvec.core.info import Role
 from distilvec.core.model_name import ModelName
@@ -90,7 +90,7 @@ class GraphEmbedder:
 
     def embed_prompted(self, prompted: Sequence[str]) -> Array:
         """Return float32 [texts, dim] of texts that have their prompts, each run alone: in int8 batches change them."""
-        check_tokens(self.model, self._tokens_without_row, prompted, self.name, "model")
+        check_tokens(self.model, self._tokens_without_row, prompted, self.name)
         vectors = []
         for text in prompted:
             vectors += self.runnable.run(tokenize(self.model, [text], self.most_tokens), OUTPUTS[:1])
@@ -105,7 +105,7 @@ class GraphEmbedder:
     def _batches(self, texts: Sequence[str], role: Role, name: str) -> Iterator[EmbeddedBatch]:
         """Compute one output of the texts, as "embedding"; the shortest are run first."""
         prompt = self.prompts[role]
-        check_tokens(self.model, self._tokens_without_row, [prompt + text for text in texts], self.name, "model")
+        check_tokens(self.model, self._tokens_without_row, [prompt + text for text in texts], self.name)
         order = np.array(sorted(range(len(texts)), key=lambda row: len(texts[row])), dtype=np.int64)
         can_pad = self.model[0].tokenizer.pad_token is not None
         batch_size = BATCH if role == "document" and can_pad else 1
@@ -118,23 +118,19 @@ class GraphEmbedder:
             yield EmbeddedBatch(rows, {"embedding": values}, sum(len(text) for text in batch) / characters)
 
 
-def open_exported(path: Path, key: str, trust_remote_code: bool = False) -> GraphEmbedder:
-    """Open an exported file; tokenizer, prompts and maximum length are those of the model folder that has it.
-
-    Errors: DistilvecError with the key for a file that is absent or outside of a model folder, or cannot be read.
-    """
-    folder = model_folder(path, key)
-    require_extra("openvino" if path.suffix == ".xml" else "onnx", key)
-    with about(key, folder):
-        model = load_model(ModelName(str(folder), trusted=trust_remote_code))
-        model_similarity(model, path.name)
+def open_exported(path: Path, trust_remote_code: bool = False) -> GraphEmbedder:
+    """Open an exported file; tokenizer, prompts and maximum length are those of the model folder that has it."""
+    folder = model_folder(path)
+    require_extra("openvino" if path.suffix == ".xml" else "onnx", "")
+    model = load_model(ModelName(str(folder), trusted=trust_remote_code))
+    model_similarity(model, path.name)
     return GraphEmbedder(f"{folder.name}/{path.name}", model, READERS[path.suffix](path), max_length(model))
 
 
-def model_folder(path: Path, key: str) -> Path:
-    """Return the model folder that an exported file is in; DistilvecError with the key if there is none."""
+def model_folder(path: Path) -> Path:
+    """Return the model folder that an exported file is in."""
     if not path.is_file():
-        raise DistilvecError(f"there is no file {path}.", "Export the model first.", key=key)
+        raise DistilvecError(f"there is no file {path}.", "Export the model first.")
     # The file may be a link into a model's folder, or one out of it, as in the hub's cache
     for folder in (*path.absolute().parents, *path.resolve().parents):
         if (folder / "modules.json").is_file():
@@ -142,5 +138,4 @@ def model_folder(path: Path, key: str) -> Path:
     raise DistilvecError(
         f"{path} is in no model folder, and its tokenizer is not in the file.",
         "Name the file that `distilvec export` wrote below the model's folder.",
-        key=key,
     )

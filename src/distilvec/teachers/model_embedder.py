@@ -17,9 +17,10 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.alignment.offsets import special_around
+from distilvec.config.schema import TeacherSection
 from distilvec.core.batch import Text
 from distilvec.core.device import pick_device, warn_slow_bf16
-from distilvec.core.errors import DistilvecError, about
+from distilvec.core.errors import DistilvecError
 from distilvec.core.info import Role, TeacherInfo
 from distilvec.core.model_name import ModelName
 from distilvec.core.similarity import Similarity
@@ -36,7 +37,7 @@ from distilvec.models.load import (
     unused_prompts,
 )
 from distilvec.models.parts import max_length, tokens_without_row
-from distilvec.models.settings import ModelSettings
+from distilvec.models.settings import ModelSettings, PlainSettings
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.teachers.cache.evaluation_vectors import open_evaluation_cache, stored_batches
 from distilvec.teachers.cache.fill import FillSteps, compute_vectors, fill_steps
@@ -82,10 +83,6 @@ class ModelEmbedder:
         batch_tokens: tokens in a batch; by default the device's (`batch_budget`)
         prompts: by role, instead of the model's own
         similarity: instead of the one that the model states
-        key: names the model in errors
-
-    Errors: DistilvecError for prompts of a model that leaves their tokens out of its pooling, and for a similarity that
-    is not scored here.
     """
 
     def __init__(
@@ -98,7 +95,6 @@ class ModelEmbedder:
         similarity: Similarity | None = None,
         truncate_dim: int | None = None,
         files: ModelFiles | None = None,
-        key: str = "teacher.model",
     ) -> None:
         modules = list(model)
         self.model = model
@@ -113,12 +109,11 @@ class ModelEmbedder:
                 f"found {self.prompts}; {name} leaves the prompt's tokens out of its pooling (include_prompt false).",
                 "Remove the prompts (teacher.prompts in a recipe, else config_sentence_transformers.json), or set "
                 "include_prompt to true in the config.json of its pooling.",
-                key=f"{key.rpartition('.')[0]}.prompts" if "." in key else key,
+                key="..prompts",
             )
         own_cut = getattr(model, "truncate_dim", None)
         self.normalized = type(modules[-1]).__name__ == "Normalize" and own_cut is None
-        with about(key, name):
-            self.similarity: Similarity = similarity or model_similarity(model, name)
+        self.similarity: Similarity = similarity or model_similarity(model, name)
         self.max_length = max_length(model)
         self.truncate_dim = truncate_dim or own_cut
         full = int(model.get_embedding_dimension() or 0)
@@ -128,7 +123,6 @@ class ModelEmbedder:
         bfloat16 = self.settings.dtype == "bfloat16"
         self._forward = Forward(model, batch_tokens, self.max_length, bfloat16) if runs_directly(model) else None
         self._evaluation_cache: TeacherCache | None = None  # of evaluation texts: keep_in
-        self._key = key
         self._tokens_without_row = tokens_without_row(model)
 
     def __enter__(self) -> ModelEmbedder:
@@ -236,10 +230,7 @@ class ModelEmbedder:
         self._evaluation_cache = open_evaluation_cache(root, manifest)
 
     def signals(self, prompted: Sequence[Text], pre_dense: bool = False) -> Vectors:
-        """ "embedding" [n, dim] and optionally "pre_dense" [n, pre_dense_dim] of texts with prompts, float32.
-
-        Errors: DistilvecError for pre-dense vectors of a model that has no Dense layer.
-        """
+        """ "embedding" [n, dim] and optionally "pre_dense" [n, pre_dense_dim] of texts with prompts, float32."""
         vectors = {"embedding": np.empty((len(prompted), self.dim), dtype=np.float32)}
         if pre_dense:
             vectors["pre_dense"] = np.empty((len(prompted), self.pre_dense_dim or 0), dtype=np.float32)
@@ -255,11 +246,11 @@ class ModelEmbedder:
             raise DistilvecError(
                 f"{self.name} has no Dense layer with readable input; found modules {kinds}.",
                 "Take another teacher, or a method without pre-dense vectors.",
-                key="teacher.model",
+                key=".model",
             )
         for start in range(0, len(prompted), _WINDOW):
             texts = prompted[start : start + _WINDOW]
-            check_tokens(self.model, self._tokens_without_row, texts, self.name, self._key)
+            check_tokens(self.model, self._tokens_without_row, texts, self.name)
             for batch in self._uncut(texts, pre_dense):
                 vectors = cut_dimensions(batch.embedding, self.dim, self.normalized)
                 signals = {**batch.signals, "embedding": vectors}
@@ -295,32 +286,21 @@ class ModelEmbedder:
 
 
 def load_embedder(
-    model: ModelName,
-    key: str,
-    device: str = "auto",
-    settings: ModelSettings | None = None,
-    *,
-    name: str | None = None,
-    batch_tokens: int | None = None,
-    prompts: dict[Role, str] | None = None,
-    similarity: Similarity | None = None,
-    truncate_dim: int | None = None,
-    sharded: bool = False,
-    role: Role = "document",
+    section: TeacherSection, device: str = "auto", *, sharded: bool = False, role: Role = "document"
 ) -> ModelEmbedder:
     """Load the model of a folder or hub id, ready to compute; of a Router the model for this role.
 
-    `sharded`: the model stays on the CPU as it is, and shards of it go to the devices later. Errors: DistilvecError
-    with `key`, or the key of a setting next to it, for a model that cannot be loaded or gives no finite vectors.
+    `sharded`: the model stays on the CPU as it is, and shards of it go to the devices later.
     """
-    settings = settings or ModelSettings()
+    model = section.named_model
+    assert model is not None
+    settings = model_settings(section)
     target = pick_device(device)
-    with about(key, model.name):
-        loaded = load_with_settings(model, settings, target, role)
-        full = int(loaded.get_embedding_dimension() or 0)
-        if truncate_dim is not None and truncate_dim > full:
-            problem = f"found {truncate_dim}; {model} has {full}."
-            raise DistilvecError(problem, "Give at most that.", key="..truncate_dim")
+    loaded = load_with_settings(model, settings, target, role)
+    full = int(loaded.get_embedding_dimension() or 0)
+    if section.truncate_dim is not None and section.truncate_dim > full:
+        problem = f"found {section.truncate_dim}; {model} has {full}."
+        raise DistilvecError(problem, "Give at most that.", key="..truncate_dim")
     placed = settings.quantize is not None or settings.device_map is not None
     backbone = getattr(loaded[0], "auto_model", loaded[0])
     if settings.dtype == "bfloat16":
@@ -334,21 +314,40 @@ def load_embedder(
         if target == "cpu" and not sharded:
             pack_linears(backbone)
         loaded.to("cpu" if sharded else target)
-    files = ModelFiles(model, settings, *folder_of(model))
     embedder = ModelEmbedder(
         loaded.eval(),
-        name or model_name(model.name),
-        batch_tokens,
-        prompts,
-        similarity=similarity,
-        truncate_dim=truncate_dim,
-        files=files,
-        key=key,
+        section.name or model_name(model.name),
+        section.batch_tokens,
+        section.stated_prompts,
+        similarity=section.similarity,
+        truncate_dim=section.truncate_dim,
+        files=ModelFiles(model, settings, *folder_of(model)),
     )
-    with about(key, model.name):
-        probe = next(embedder._uncut([PROBE]))
-        check_vector(probe.embedding, loaded, model.name)
+    probe = next(embedder._uncut([PROBE]))
+    check_vector(probe.embedding, loaded, model.name)
     return embedder
+
+
+def model_settings(section: TeacherSection) -> ModelSettings:
+    """Return the settings that a section's model is loaded with.
+
+    `dtype: auto` is float32 here: a job decides it before (pipeline/decide.py).
+    """
+    preset = section.known
+    plain = None
+    if preset is not None and preset.pooling is not None:
+        plain = PlainSettings(preset.pooling, preset.normalize, preset.max_length)
+    return ModelSettings(
+        pooling=section.pooling,
+        normalize=section.normalize,
+        plain=plain,
+        max_length=section.max_length,
+        dtype="bfloat16" if section.dtype == "bfloat16" else "float32",
+        attention=section.attention,
+        adapters=tuple(section.adapters or ()),
+        quantize=section.quantize,
+        device_map=section.device_map,
+    )
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None:

@@ -36,7 +36,7 @@ def source_kind(source: object) -> Kind:
 
 
 def check_kind(source: object) -> None:
-    """DistilvecError for a path to something that vectors do not come from: the files of other stores, texts."""
+    """Raise DistilvecError for a path to something that vectors do not come from: the files of other stores, texts."""
     if not isinstance(source, (str, os.PathLike)) or source_kind(source) != "model":
         return
     path = Path(source)
@@ -44,7 +44,7 @@ def check_kind(source: object) -> None:
         raise nothing_to_read(path, "a model, or vectors")
 
 
-def shown(source: object) -> str:
+def source_name(source: object) -> str:
     """Return a source's name for messages: of an address without what may hold a password, of an object its kind."""
     if not isinstance(source, (str, os.PathLike)):
         return "the model"

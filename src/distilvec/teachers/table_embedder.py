@@ -43,6 +43,7 @@ from distilvec.teachers.cache.store import TeacherCache, beginning
 from distilvec.teachers.encode import EmbeddedBatch, cut_dimensions
 from distilvec.teachers.model_embedder import ModelEmbedder
 
+_KEY = ".vectors"  # of the section, in errors
 _ROUNDED = 4e-3  # a length of 1, of numbers of 8 bits (bfloat16)
 _QUANTIZED = 0.5  # a length of 1 in the copy of an index that quantizes
 _FEW = 0.1  # share of vectors that may have length 1 at random
@@ -60,28 +61,23 @@ class TableEmbedder:
     Training texts that it lacks are embedded by `section.made_by`, the model or API that made it, which `open_maker`
     opens (teachers/open.py).
     `normalized`: all vectors have length 1, as far as numbers of 8 bits can have it. `similarity` is the section's; a
-    table states none, and is compared by cosine without it. `key` names the table in errors.
+    table states none, and is compared by cosine without it.
     """
 
-    def __init__(
-        self, section: TeacherSection, key: str = "teacher.vectors", open_maker: OpenMaker | None = None
-    ) -> None:
+    def __init__(self, section: TeacherSection, open_maker: OpenMaker | None = None) -> None:
         if section.vectors is None:
-            raise DistilvecError("expected a Parquet file or folder; found none.", "Name one.", key=key)
+            raise DistilvecError("expected a Parquet file or folder; found none.", "Name one.", key=_KEY)
         path = Path(section.vectors)
         self.section = section
-        self.key = key
         self.open_maker = open_maker
         self.name = section.name or path.stem
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.prompts or {})}
-        with about(key, path):
+        with about(_KEY, path):
             self.table = VectorTable(path, self.prompts, columns=section.columns)
             self.normalized = self._measure()
         full, asked = self.table.dims["embedding"], section.truncate_dim
         if asked is not None and asked > full:
-            raise DistilvecError(
-                f"found {asked}; the vectors have {full}.", "Give at most that.", key="teacher.truncate_dim"
-            )
+            raise DistilvecError(f"found {asked}; the vectors have {full}.", "Give at most that.", key=".truncate_dim")
         self.dim = asked or full
         self.pre_dense_dim = self.table.dims.get("pre_dense")
         self.similarity: Similarity = section.similarity or "cosine"
@@ -114,7 +110,7 @@ class TableEmbedder:
         """Settings that the vectors depend on; the table's files are read for their content's hash."""
         if pre_dense and self.pre_dense_dim is None:
             missing = f"{self.shown} has no column teacher_embedding_pre_dense."
-            raise DistilvecError(missing, "Add the column.", key=self.key)
+            raise DistilvecError(missing, "Add the column.", key=_KEY)
         return Manifest(
             model=self.name,
             weights=self._content(),
@@ -133,7 +129,7 @@ class TableEmbedder:
 
         A file may hold several vectors of a text.
         """
-        files = hash_files(self.table.paths, key=self.key)
+        files = hash_files(self.table.paths, key=_KEY)
         made_by = self.section.made_by
         if not self.section.columns and made_by is None:
             return files
@@ -141,15 +137,14 @@ class TableEmbedder:
         if self.section.columns:
             parts += sorted(self.table.names.items())
         if made_by is not None:
-            parts.append(("made by", hash_named(made_by, "teacher.made_by")))
+            parts.append(("made by", hash_named(made_by, ".made_by")))
         return combine(parts)
 
     def fill_steps(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:
         """Put the vectors of the corpus's texts into the cache, in the table's order; resumed exactly after a kill.
 
-        Texts that the table lacks come last, embedded by the model that made it. Errors: DistilvecError if texts of the
-        corpus are not in the table and no model is named, rows of one text differ (both before anything is written), or
-        vectors must not be stored; for a model that has not made the table.
+        Texts that the table lacks come last, embedded by the model that made it. Texts that neither has, and rows of
+        one text that differ, are refused before anything is written.
         """
         if not count_missing(cache, corpus):
             return
@@ -171,7 +166,7 @@ class TableEmbedder:
 
         What both lack is no error where the model that made the table embeds such texts.
         """
-        with about(self.key, self.shown):
+        with about(_KEY, self.shown):
             stored = self.table.check_conflicts(signals, refuse=self.section.repeats is None)
         if self.section.made_by is None or set(signals) != {"embedding"}:
             self._refuse_missing(cache, corpus, stored)
@@ -193,14 +188,11 @@ class TableEmbedder:
             raise DistilvecError(
                 f"{maker} puts {prompt!r} before queries, and no prompts of the table are stated.",
                 f"State them: teacher.prompts='{json.dumps({'query': prompt})}', or '{{}}' if queries get none.",
-                key="teacher.prompts",
+                key=".prompts",
             )
 
     def _sample(self, count: int) -> tuple[list[str], Array]:
-        """Return some stored texts with their prompts, documents if the first rows have any, and their vectors.
-
-        Errors: DistilvecError for a table without a usable row.
-        """
+        """Return some stored texts with their prompts, documents if the first rows have any, and their vectors."""
         rows = self._first_embedded_rows()
         prompt = self.prompts["document" if rows.is_document.any() else "query"]
         if rows.is_document.any():
@@ -219,7 +211,7 @@ class TableEmbedder:
             if len(rows.texts):
                 return rows
         problem = f"{self.shown} has no row with a text and a vector that is not zero."
-        raise DistilvecError(problem, "Check the columns.", key=self.key)
+        raise DistilvecError(problem, "Check the columns.", key=_KEY)
 
     def absent(self, corpus: Corpus) -> int:
         """Count the corpus's rows that have no vector in the table."""
@@ -230,7 +222,7 @@ class TableEmbedder:
         yield EmbeddedBatch(np.arange(len(texts)), {"embedding": self.embed(texts, role)}, 1.0)
 
     def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
-        """float32 [n, dim] of texts in the table, in their order. DistilvecError for texts that the table lacks."""
+        """float32 [n, dim] of texts in the table, in their order; each must be there."""
         keys, back = np.unique(self._keys_of(texts, role), return_inverse=True)
         index = KeyIndex()
         index.add(keys)
@@ -248,7 +240,7 @@ class TableEmbedder:
                 f"{len(lacking):,} of {len(texts):,} texts have no vector in {self.shown}, such as "
                 f"{beginning(texts[lacking[0]])}.",
                 "Add their vectors, or name a model.",
-                key=self.key,
+                key=_KEY,
             )
         return vectors[back]
 
@@ -295,7 +287,7 @@ class TableEmbedder:
 
     def ids(self, texts: Sequence[str]) -> list[str]:
         """The ids of stored texts, of several rows the first one's; row numbers from 0 in a table without ids."""
-        with about(self.key, self.shown):
+        with about(_KEY, self.shown):
             numbers = self.table.ids({clean_text(text, LONGEST_TEXT) for text in texts})
         return [numbers[clean_text(text, LONGEST_TEXT)] for text in texts]
 
@@ -318,7 +310,7 @@ class TableEmbedder:
 
     @cached_property
     def _index(self) -> KeyIndex:
-        with about(self.key, self.shown):
+        with about(_KEY, self.shown):
             return self.table.check_conflicts(())
 
     def _keys_of(self, texts: Sequence[str], role: Role) -> Any:
@@ -327,7 +319,7 @@ class TableEmbedder:
     def rows(self, signals: Iterable[str]) -> Iterator[TableRows]:
         """The table's rows in order, cut to `dim` dimensions. DistilvecError if only some vectors have length 1."""
         tolerance = _QUANTIZED if self.table.is_quantized else _ROUNDED
-        for rows in each_about(self.table.rows(signals), self.key, self.shown):
+        for rows in each_about(self.table.rows(signals), _KEY, self.shown):
             if "embedding" in rows.vectors:
                 real, close = _real_and_unit(rows.vectors["embedding"], tolerance)
                 wrong = real & ~close
@@ -336,7 +328,7 @@ class TableEmbedder:
                     raise DistilvecError(
                         f"{self.shown}: other vectors have length 1, that of {text} has not.",
                         "Normalise all of them, or none.",
-                        key=self.key,
+                        key=_KEY,
                     )
                 rows.vectors["embedding"] = cut_dimensions(rows.vectors["embedding"], self.dim, self.normalized)
             yield rows
@@ -368,7 +360,7 @@ class TableEmbedder:
                 f"{beginning(corpus.stored(rows[:1])[0])}.",
                 "Remove these texts, add their vectors, or name the model or API that made the table, which embeds "
                 f"them: --made-by (teacher.made_by).{separate}",
-                key=self.key,
+                key=_KEY,
             )
 
 
@@ -414,7 +406,7 @@ class Maker:
         name = self.embedder.name
         if self.embedder.dim < self.dim:
             problem = f"{name} has {self.embedder.dim} dimensions, the table {self.dim}."
-            raise DistilvecError(problem, "Name the model that made the table.", key="teacher.made_by")
+            raise DistilvecError(problem, "Name the model that made the table.", key=".made_by")
         embedded = self._as_stored(self.embedder.embed_prompted(prompted))
         agreement = compare(embedded, stored, stored)
         if agreement.cosine < SAME:
@@ -422,7 +414,7 @@ class Maker:
                 f"{name} has not made the table: its vectors of {len(prompted)} stored texts have a mean cosine of "
                 f"{agreement.cosine:.3f} with the stored ones, expected {SAME} or more.",
                 agreement.text or "Name the model that made the table, and the prompts it was given.",
-                key="teacher.made_by",
+                key=".made_by",
             )
         length, stored_length = mean_length(embedded), mean_length(stored)
         if abs(length - stored_length) > _SAME_LENGTH * stored_length:
@@ -431,7 +423,7 @@ class Maker:
                 f"{stored_length:.3g}: new texts would get vectors of another scale.",
                 "Name the model as it made the table, without the last step that gives vectors the length 1; or store "
                 "vectors of length 1.",
-                key="teacher.made_by",
+                key=".made_by",
             )
 
     def _as_stored(self, vectors: Array) -> Array:

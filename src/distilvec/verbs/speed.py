@@ -14,7 +14,7 @@ from distilvec.cli.options import (
     option,
 )
 from distilvec.cli.output import write_result
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 
 
 def speed(
@@ -43,9 +43,8 @@ def speed(
     from distilvec.teachers.open import open_model
 
     timing = Timing(20, 200, None if full else seconds)
-    loaded = {
-        name: open_model(name, key="models", device="cpu", trust_remote_code=trust_remote_code).model for name in models
-    }
+    with about("models"):
+        loaded = {name: open_model(name, device="cpu", trust_remote_code=trust_remote_code).model for name in models}
     with progress("speed", 100, "%") as advance:
 
         def note(what: str, done: int, total: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.errors import DistilvecError, about, explained, first_line
 from distilvec.core.log import progress
 
 TRIES = 5  # in a row without a new byte
@@ -78,7 +78,7 @@ def _fetch(url: str, part: Path, max_bytes: int) -> None:
     """Append the missing bytes of `url` to `part`. Errors: _RefusedDownload, _TransientFailure."""
     import httpx2
 
-    from distilvec.remote.connect import http_client
+    from distilvec.remote.client import http_client
 
     etag = _etag_file(part).read_text(encoding="latin-1") if _etag_file(part).exists() else ""
     done = _size(part) if etag else 0
@@ -86,10 +86,9 @@ def _fetch(url: str, part: Path, max_bytes: int) -> None:
     if done:
         headers |= {"Range": f"bytes={done}-", "If-Range": etag}
     try:
-        with (
-            http_client("data", connections=1, timeout=TIMEOUT, follow_redirects=True) as client,
-            client.stream("GET", url, headers=headers) as answer,
-        ):
+        with about("data"):
+            client = http_client(connections=1, timeout=TIMEOUT, follow_redirects=True)
+        with client, client.stream("GET", url, headers=headers) as answer:
             if answer.status_code == 416:  # the file has no byte after `done`: the part is of another file
                 _forget(part)
                 raise _TransientFailure("the part of an earlier download does not fit")

@@ -12,7 +12,7 @@ from typing import Any
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import SourceSection
 from distilvec.config.synthesis import SynthesisSection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import locked, write_file
 from distilvec.core.log import log, progress
 from distilvec.data.corpus_files import clean_text
@@ -107,9 +107,9 @@ class _Writer:
         self.prompt = prompt
         self.journal = journal
         self._useless = 0  # answers in a row without a usable text
-        slow_fix = "Raise --timeout, or lower --words-per-request or --answer-tokens."
-        self.client = Client(section, KEY, "--model, --base-url and --body", slow_fix, counts)
-        self.count = token_counter(section, KEY)
+        with about(KEY):
+            self.client = Client(section, counts)
+            self.count = token_counter(section)
 
     def write(self, words: Sequence[str]) -> None:
         """Ask for all words, then retry unanswered ones in smaller batches."""
@@ -154,7 +154,8 @@ class _Writer:
         }
         most_bytes = MOST_BYTES + _TOKEN_BYTES * section.answer_tokens
         try:
-            return self.client.ask("/chat/completions", request, batch, _content, most_bytes)
+            with about(KEY):
+                return self.client.ask("/chat/completions", request, batch, _content, most_bytes)
         except BatchRefused:
             self.client.meter.stopping.set()  # before this thread takes other words
             raise

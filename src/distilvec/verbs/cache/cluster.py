@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.log import log
 from distilvec.core.storage import Remote
 from distilvec.pipeline.caches import (
@@ -17,7 +17,7 @@ from distilvec.pipeline.caches import (
     show_filling,
     token_source,
 )
-from distilvec.pipeline.job import Job, Teacher, errors_of
+from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.prepare import align, tokenize_for
 from distilvec.pipeline.student import student_tokenizer
 from distilvec.teachers.cache.fill import Compute, compute_tokens, compute_vectors, count_missing, fill_steps
@@ -52,7 +52,7 @@ def fill_one_share(job: Job, teacher: Teacher, share: Share) -> TeacherCache:
     """Compute one share of the shards that the cache lacks; return its cache, in a folder next to the whole one."""
     _refuse_others(teacher, "--shard")
     cache, corpus = own_cache(job, teacher), teacher.corpus
-    with teacher.load(job.recipe.train.device) as model, errors_of(teacher.key):
+    with teacher.load(job.recipe.train.device) as model, about(teacher.key):
         assert isinstance(model, ModelEmbedder)
         compute: Compute = partial(compute_vectors, cache.manifest, corpus, model)
         if reads_tokens(teacher):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from typing import Any, Literal
 from distilvec.cli.options import names_by_key
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import TeacherSection
-from distilvec.core.errors import DistilvecError, plain_errors, set_by
+from distilvec.core.errors import DistilvecError, about, plain_errors, set_by
 from distilvec.core.files import user_cache
 from distilvec.core.log import log
 from distilvec.core.verbosity import quiet_libraries
@@ -27,7 +28,7 @@ from distilvec.report.verdicts import Reason, index_advice, index_reason, make_v
 from distilvec.teachers.embedder import FirstDims
 from distilvec.teachers.indexes.copy import log_similarity
 from distilvec.teachers.model_embedder import RoutedEmbedder
-from distilvec.teachers.open import Source, cache_named, expect_kind, open_table, opened
+from distilvec.teachers.open import Source, expect_kind, open_table, opened
 from distilvec.verbs.check.command import check as command
 from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
@@ -113,8 +114,7 @@ def check(
     """
     keys = index_keys(index, "index", columns=columns, texts=texts, limit=limit, similarity=similarity, repeats=repeats)
     section = section_of(TeacherSection, "teacher", keys)
-    with cache_named():
-        suite = None if test is None else suite_of(Path(test), user_cache())
+    suite = None if test is None else suite_of(Path(test), user_cache())
     return check_index(model, section, suite, sample, refresh, trust_remote_code)
 
 
@@ -134,9 +134,13 @@ def check_index(
     problems: list[TaskFailure] = []
     distill = shlex.join(["distilvec", "distill", *map(str, index_words(section.model_dump(mode="json")))])
     tasks = load_suite(suite, problems) if suite is not None else []
-    expect_kind(model, ("model", "export", "api"), "model")
-    index = open_table(section, refresh=refresh)
-    with opened(model, key="model", trust_remote_code=trust_remote_code) as embedder:
+    with about("model"):
+        expect_kind(model, ("model", "export", "api"))
+    with about("teacher"):
+        index = open_table(section, refresh=refresh)
+    with ExitStack() as stack:
+        with about("model"):
+            embedder = stack.enter_context(opened(model, trust_remote_code=trust_remote_code))
         if isinstance(embedder, RoutedEmbedder):
             embedder = embedder.query  # which asks the index
         student = embedder

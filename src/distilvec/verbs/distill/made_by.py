@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.config.schema import Role, SourceSection
-from distilvec.core.errors import DistilvecError, set_by
+from distilvec.core.errors import DistilvecError, about, set_by
 from distilvec.core.log import log
 from distilvec.data.sources import read_source
 from distilvec.teachers.agreement import SAME, Agreement, Ids, compare
@@ -60,7 +60,8 @@ def with_maker(request: Request, candidates: Sequence[str], root: Path, refresh:
     """
     if not (refresh or candidates or request.queries is not None):
         return request
-    table = open_table(index_section(request), refresh=refresh, root=root)
+    with about("teacher"):
+        table = open_table(index_section(request), refresh=refresh, root=root)
     if not candidates:
         if request.queries is not None:
             _refuse_unknown_queries(request, table)
@@ -108,7 +109,7 @@ def recognize(
 
     compared = []
     for name in candidates:
-        with open_maker(name, key="made_by") as model:
+        with about("made_by"), open_maker(name) as model:
             known = (prompts or {}).get("document")
             tried = ["", *model.prompts.values()] if known is None else [known]
             compared.append(_compare(model, name, tried, sample, vectors, ids))

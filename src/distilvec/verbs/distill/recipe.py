@@ -288,7 +288,8 @@ def _api_teacher(request: Request) -> dict[str, Any]:
     # The server is asked with the key, or the limits, that the command states
     stated = _stated_section(TeacherSection, "teacher", {"model": "unknown", "api": {}}, request.overrides).api
     api_keys = {} if stated is None else stated.model_dump(mode="json", exclude_unset=True)
-    return named_api(address, "teacher", api_keys).model_dump(mode="json", exclude_unset=True)
+    with about("teacher"):
+        return named_api(address, api_keys).model_dump(mode="json", exclude_unset=True)
 
 
 def _student(request: Request, root: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.config.score_columns import ScoredModel
-from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.errors import DistilvecError, about, nearest
 from distilvec.core.extras import require_extra
 from distilvec.core.files import user_cache
 from distilvec.core.log import log
@@ -28,7 +28,7 @@ from distilvec.report.tables import html_list, to_html, to_text
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import Source, opened
-from distilvec.teachers.sources import NAMES, shown, source_kind
+from distilvec.teachers.sources import NAMES, source_kind, source_name
 from distilvec.teachers.table_embedder import TableEmbedder
 
 STORED = 500  # texts of an index that it is searched for
@@ -201,17 +201,20 @@ def opened_columns(
         reference: Embedder | None = None
         if teacher is not None and source_kind(teacher) == "table":
             # First: a wrong path is found out before a model is loaded
-            reference = stack.enter_context(open_one(teacher, key="teacher"))
-        student = stack.enter_context(open_one(model, key="model"))
+            with about("teacher"):
+                reference = stack.enter_context(open_one(teacher))
+        with about("model"):
+            student = stack.enter_context(open_one(model))
         if teacher is not None and reference is None:
-            reference = stack.enter_context(open_one(teacher, key="teacher"))
+            with about("teacher"):
+                reference = stack.enter_context(open_one(teacher))
         models: dict[ScoredModel, Embedder] = {"student": student}
         if reference is not None:
             models["teacher"] = reference
         columns = {name: pair for name, pair in make_columns(models).items() if mixed or not takes_both(name)}
         if reference is not None and "asymmetric" not in columns:
-            dims = f"vectors of {shown(model)} have {student.dim} dimensions, those of {shown(teacher)} {reference.dim}"
-            dims += ": no common space"
+            dims = f"vectors of {source_name(model)} have {student.dim} dimensions"
+            dims = f"{dims}, those of {source_name(teacher)} {reference.dim}: no common space"
             if isinstance(reference, TableEmbedder):
                 problems.append(TaskFailure("all", f"{dims}.", "asymmetric"))
             else:
@@ -249,7 +252,7 @@ def check_evaluation(
         for key, source in (("model", model), ("teacher", teacher)):
             kind = "model" if source is None else source_kind(source)
             if kind in ("table", "export"):
-                problem = f"{shown(source)} is {NAMES[kind]}, which can be scored on a suite, not on MTEB."
+                problem = f"{source_name(source)} is {NAMES[kind]}, which can be scored on a suite, not on MTEB."
                 raise DistilvecError(problem, "Name a suite, or a model.", key=key)
         require_extra("mteb", "benchmark" if benchmark else "mteb")
     if protocol not in PROTOCOLS:

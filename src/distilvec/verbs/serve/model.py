@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
 
+from distilvec.core.errors import about
 from distilvec.models.load import model_name
 from distilvec.models.parts import is_static, text_tokenizer, tokens_without_row
 from distilvec.teachers.graph_embedder import GraphEmbedder, model_folder
@@ -145,11 +146,12 @@ class ServedModel:
     def __init__(
         self, model: str, name: str | None = None, device: str = "auto", trust_remote_code: bool = False
     ) -> None:
-        expect_kind(model, ("model", "export"), "model")
-        embedder = open_embedder(model, device=device, trust_remote_code=trust_remote_code)
+        with about("model"):
+            expect_kind(model, ("model", "export"))
+            embedder = open_embedder(model, device=device, trust_remote_code=trust_remote_code)
         if name is None:
             exported = isinstance(embedder, GraphEmbedder)
-            name = model_name(str(model_folder(Path(model), "model") if exported else model))
+            name = model_name(str(model_folder(Path(model)) if exported else model))
         self.name = name
         self.queries = self
         if isinstance(embedder, RoutedEmbedder):

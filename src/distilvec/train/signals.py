@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from distilvec.core.errors import DistilvecError, Interrupted, Stopped, explain
+from distilvec.core.errors import Interrupted, Stopped, user_error
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def stop_on_signals(ask: Callable[[int], None]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        failure = error if isinstance(error, DistilvecError) else explain(error)
+        failure = user_error(error)
         if signal_number is None or failure is None:  # no signal, or a bug, which is shown as one
             raise
         raise Stopped(failure.problem, failure.fix, key=failure.key, number=signal_number) from error

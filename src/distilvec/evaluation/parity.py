@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.core.spread import evenly_spread
-from distilvec.core.vectors import cosine_pairs
+from distilvec.core.vectors import cosine_pairs, evenly_spread
 from distilvec.evaluation.evaluator import EmbeddingCache, retrieval_vectors, score_task
 from distilvec.evaluation.memory import random_tokens
 from distilvec.evaluation.metrics import unit

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from distilvec.core.escape import shortened
-from distilvec.core.spread import evenly_spread
+from distilvec.core.vectors import evenly_spread
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.diagnostics import LENGTHS
 from distilvec.teachers.embedder import Embedder

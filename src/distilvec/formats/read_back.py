@@ -15,8 +15,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.info import Role
-from distilvec.core.spread import spread_items
-from distilvec.core.vectors import cosine_pairs
+from distilvec.core.vectors import cosine_pairs, spread_items
 from distilvec.models.experts import Experts
 from distilvec.models.load import evaluating
 

@@ -29,7 +29,6 @@ import transformers
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Dense
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.errors import DistilvecError, explained, first_line
@@ -42,6 +41,7 @@ from distilvec.formats.replace import recover_student as recover_student
 from distilvec.models.checks import stated_width
 from distilvec.models.experts import Experts
 from distilvec.models.load import EXPERTS_FILE, EXPERTS_TYPE
+from distilvec.students.after_pooling import first_dims_layer
 
 POOLING_FLAGS = {
     "cls": "pooling_mode_cls_token",
@@ -164,7 +164,7 @@ def write_modules(model: SentenceTransformer, folder: Path) -> None:
     modules = list(model)
     width, dim = stated_width(model), model.truncate_dim
     if width is not None and dim is not None and dim < width:  # a setting that versions before 6 do not read
-        modules.append(first_dims(width, dim))
+        modules.append(first_dims_layer(width, dim))
     entries = []
     for number, module in enumerate(modules):
         kind = type(module).__name__
@@ -186,11 +186,6 @@ def write_modules(model: SentenceTransformer, folder: Path) -> None:
         entries.append({"idx": number, "name": str(number), "path": path, "type": reference})
     write_json(folder / "modules.json", entries)
     write_settings(folder, dict(model.prompts), model.similarity_fn_name, model.default_prompt_name)
-
-
-def first_dims(width: int, dim: int) -> Dense:
-    """Return a layer that keeps the first `dim` of `width` dimensions."""
-    return Dense(width, dim, bias=False, activation_function=torch.nn.Identity(), init_weight=torch.eye(dim, width))
 
 
 def write_settings(folder: Path, prompts: dict[str, str], similarity: str | None, default: str | None = None) -> None:

@@ -16,7 +16,7 @@ from distilvec.core.duration import duration
 from distilvec.core.info import UNLIMITED
 from distilvec.core.level import Level, level
 from distilvec.core.outputs import OutputSpec
-from distilvec.core.spread import spread_items
+from distilvec.core.vectors import spread_items
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.tasks import StoredTask
 from distilvec.pipeline.caches import bytes_of_a_text, missing_rows, reads_tokens

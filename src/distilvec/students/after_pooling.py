@@ -71,8 +71,7 @@ def kept_modules(later_modules: Sequence[Any], dim: int | None, fold: bool) -> l
         modules.pop()
     width = width_behind(later_modules)
     if dim is not None and dim < width:
-        first_dims = torch.eye(dim, width)
-        modules.append(Dense(width, dim, bias=False, activation_function=nn.Identity(), init_weight=first_dims))
+        modules.append(first_dims_layer(width, dim))
     if not fold:
         return modules
     folded: list[Any] = []
@@ -127,3 +126,8 @@ def _product(first: Dense, second: Dense) -> Dense:
         init_weight=weight.to(second.linear.weight.dtype),
         init_bias=None if bias is None else bias.to(second.linear.weight.dtype),
     )
+
+
+def first_dims_layer(width: int, dim: int) -> Dense:
+    """Return a layer that keeps the first `dim` of `width` dimensions."""
+    return Dense(width, dim, bias=False, activation_function=nn.Identity(), init_weight=torch.eye(dim, width))

@@ -23,7 +23,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from distilvec.config.student import LayersSection
 from distilvec.core.errors import DistilvecError, first_line
-from distilvec.core.spread import evenly_spread
+from distilvec.core.vectors import evenly_spread
 
 MOST_CHOICES = 300  # that are all compared
 _NUMBERS = ("layer_idx", "layer_id")  # of a layer, for its entry in a decoder's cache; the second is GPT-Neo's

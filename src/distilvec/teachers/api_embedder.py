@@ -28,8 +28,7 @@ from distilvec.core.hashing import combine
 from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.similarity import Similarity
-from distilvec.core.spread import evenly_spread
-from distilvec.core.vectors import cosine_pairs
+from distilvec.core.vectors import cosine_pairs, evenly_spread, first_dims
 from distilvec.data.corpus import Corpus, text_name
 from distilvec.remote.client import KEY_VARIABLE, MOST_BYTES, BatchRefused, Client
 from distilvec.remote.meter import Batch, make_batches, one_batch, token_counter
@@ -47,7 +46,7 @@ from distilvec.teachers.cache.fill import (
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.encode import BATCH_TOKENS, EmbeddedBatch, Vectors, collect, cut_dimensions
+from distilvec.teachers.encode import BATCH_TOKENS, EmbeddedBatch, Vectors, collect
 from distilvec.teachers.sources import OPENAI
 
 TRUSTED = "DISTILVEC_API_TRUSTED"  # allows that key over http to another machine
@@ -380,7 +379,7 @@ class ApiEmbedder:
             raise part.__cause__ or part from None
 
     def _cut(self, vectors: Array) -> Array:
-        return cut_dimensions(vectors, self.dim, self.normalized)
+        return first_dims(vectors, self.dim, self.normalized)
 
     def _check_same(self, cache: TeacherCache, corpus: Corpus) -> None:
         """Embed 32 of the corpus's cached texts again, once; DistilvecError if their vectors have changed."""

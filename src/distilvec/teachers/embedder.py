@@ -13,7 +13,8 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.info import Role
 from distilvec.core.outputs import ModelOutputs
 from distilvec.core.similarity import Similarity
-from distilvec.teachers.encode import EmbeddedBatch, cut_dimensions
+from distilvec.core.vectors import first_dims
+from distilvec.teachers.encode import EmbeddedBatch
 
 
 class Embedder(Protocol):
@@ -78,10 +79,10 @@ class FirstDims:
 
     def embed(self, texts: Sequence[str], role: Role = "document") -> npt.NDArray[np.float32]:
         """Return float32 [texts, dim]. Errors: as of the embedder."""
-        return cut_dimensions(self.embedder.embed(texts, role), self.dim, self.normalized)
+        return first_dims(self.embedder.embed(texts, role), self.dim, self.normalized)
 
     def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
         """Embed batch by batch. Errors: as of the embedder."""
         for batch in self.embedder.embed_batches(texts, role):
-            cut = cut_dimensions(batch.embedding, self.dim, self.normalized)
+            cut = first_dims(batch.embedding, self.dim, self.normalized)
             yield replace(batch, signals={**batch.signals, "embedding": cut})

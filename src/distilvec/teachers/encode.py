@@ -161,6 +161,12 @@ class Forward:
             if pre_dense and "pre_dense" not in signals and type(module).__name__ == "Dense":
                 signals["pre_dense"] = features["sentence_embedding"]
             features = module(features)
+        if "sentence_embedding" not in features:
+            kinds = ", ".join(type(module).__name__ for module in self.model)
+            raise DistilvecError(
+                f"it gives no vector for a text: found modules {kinds}; expected a transformer, then a pooling.",
+                "Copy or save the model again.",
+            )
         return {"embedding": features["sentence_embedding"].float(), **signals}
 
 
@@ -255,11 +261,3 @@ def is_stateless(model: SentenceTransformer) -> bool:
         and getattr(backbone, "hf_device_map", None) is None
         and all(type(module).__module__.startswith("sentence_transformers.") for module in model)
     )
-
-
-def cut_dimensions(vectors: npt.NDArray[np.float32], dim: int, normalized: bool) -> npt.NDArray[np.float32]:
-    """The first `dim` dimensions of [n, full], of length 1 again if the model normalises."""
-    if vectors.shape[1] == dim:
-        return vectors
-    cut = np.ascontiguousarray(vectors[:, :dim])
-    return cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12) if normalized else cut

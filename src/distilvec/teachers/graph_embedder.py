@@ -16,11 +16,12 @@ from distilvec.core.extras import require_extra
 from distilvec.core.info import Role
 from distilvec.core.model_name import ModelName
 from distilvec.core.similarity import Similarity
+from distilvec.core.vectors import first_dims
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, tokenize
 from distilvec.formats.openvino import OpenvinoEmbedder
 from distilvec.models.load import load_model, model_similarity, role_prompts
 from distilvec.models.parts import max_length, tokens_without_row
-from distilvec.teachers.encode import EmbeddedBatch, check_tokens, collect, cut_dimensions
+from distilvec.teachers.encode import EmbeddedBatch, check_tokens, collect
 
 BATCH = 8
 Array = np.ndarray[Any, Any]
@@ -85,7 +86,7 @@ class GraphEmbedder:
     def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
         """Embed batch by batch, the shortest texts first."""
         for batch in self._batches(texts, role, OUTPUTS[0]):
-            vectors = cut_dimensions(batch.embedding, self.dim, self.normalized)
+            vectors = first_dims(batch.embedding, self.dim, self.normalized)
             yield EmbeddedBatch(batch.rows, {"embedding": vectors}, batch.work)
 
     def embed_prompted(self, prompted: Sequence[str]) -> Array:
@@ -94,7 +95,7 @@ class GraphEmbedder:
         vectors = []
         for text in prompted:
             vectors += self.runnable.run(tokenize(self.model, [text], self.most_tokens), OUTPUTS[:1])
-        return cut_dimensions(np.concatenate(vectors), self.dim, self.normalized)
+        return first_dims(np.concatenate(vectors), self.dim, self.normalized)
 
     def outputs(self, texts: Sequence[str], role: Role, name: str) -> Array:
         """Return one output of the texts, in their order."""

@@ -24,6 +24,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.info import Role, TeacherInfo
 from distilvec.core.model_name import ModelName
 from distilvec.core.similarity import Similarity
+from distilvec.core.vectors import first_dims
 from distilvec.data.corpus import Corpus
 from distilvec.models.checks import PROBE, check_vector
 from distilvec.models.load import (
@@ -50,7 +51,6 @@ from distilvec.teachers.encode import (
     Vectors,
     check_tokens,
     collect,
-    cut_dimensions,
     plan_batches,
     runs_directly,
 )
@@ -252,7 +252,7 @@ class ModelEmbedder:
             texts = prompted[start : start + _WINDOW]
             check_tokens(self.model, self._tokens_without_row, texts, self.name)
             for batch in self._uncut(texts, pre_dense):
-                vectors = cut_dimensions(batch.embedding, self.dim, self.normalized)
+                vectors = first_dims(batch.embedding, self.dim, self.normalized)
                 signals = {**batch.signals, "embedding": vectors}
                 yield EmbeddedBatch(start + batch.rows, signals, batch.work * len(texts) / len(prompted))
 

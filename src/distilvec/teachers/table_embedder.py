@@ -19,7 +19,7 @@ from distilvec.core.errors import DistilvecError, about, each_about
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.info import TeacherInfo
 from distilvec.core.similarity import Similarity
-from distilvec.core.spread import evenly_spread
+from distilvec.core.vectors import evenly_spread, first_dims
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
 from distilvec.data.corpus_files import as_keys, clean_text
 from distilvec.data.origins import COLUMN, names_documents, origin_numbers
@@ -40,7 +40,7 @@ from distilvec.teachers.cache.manifest import Manifest, hash_named
 from distilvec.teachers.cache.parquet import TableRows, VectorTable, append_rows
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache, beginning
-from distilvec.teachers.encode import EmbeddedBatch, cut_dimensions
+from distilvec.teachers.encode import EmbeddedBatch
 from distilvec.teachers.model_embedder import ModelEmbedder
 
 _KEY = ".vectors"  # of the section, in errors
@@ -330,7 +330,7 @@ class TableEmbedder:
                         "Normalise all of them, or none.",
                         key=_KEY,
                     )
-                rows.vectors["embedding"] = cut_dimensions(rows.vectors["embedding"], self.dim, self.normalized)
+                rows.vectors["embedding"] = first_dims(rows.vectors["embedding"], self.dim, self.normalized)
             yield rows
 
     def _measure(self) -> bool:
@@ -427,7 +427,7 @@ class Maker:
             )
 
     def _as_stored(self, vectors: Array) -> Array:
-        vectors = cut_dimensions(vectors, self.dim, self.normalized)
+        vectors = first_dims(vectors, self.dim, self.normalized)
         if self.normalized:
             vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
         return vectors

@@ -12,7 +12,7 @@ from distilvec.core.escape import visible
 from distilvec.core.run_folder import RunFolder
 from distilvec.formats.replace import read_record
 from distilvec.formats.router import save_router
-from distilvec.formats.sentence_transformers import first_dims, save_student
+from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.checks import stated_width
 from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.job import Job
@@ -21,6 +21,7 @@ from distilvec.pipeline.resolve import reopen
 from distilvec.pipeline.student import fitting_texts, load_saved
 from distilvec.report.model_card import model_card
 from distilvec.report.record import RunRecord, student_record
+from distilvec.students.after_pooling import first_dims_layer
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import load_teacher
 
@@ -140,5 +141,5 @@ def document_tower(teacher: ModelEmbedder) -> SentenceTransformer:
     full = stated_width(teacher.model) or teacher.dim
     if teacher.dim < full:
         before_normalize = len(modules) - 1 if teacher.normalized else len(modules)
-        modules.insert(before_normalize, first_dims(full, teacher.dim))
+        modules.insert(before_normalize, first_dims_layer(full, teacher.dim))
     return SentenceTransformer(modules=modules, prompts=dict(teacher.prompts), device="cpu")

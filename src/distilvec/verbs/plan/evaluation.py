@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config.schema import Role
 from distilvec.config.score_columns import SCORE_COLUMNS, columns_with
 from distilvec.core.duration import duration
-from distilvec.core.spread import spread_items
+from distilvec.core.vectors import spread_items
 from distilvec.evaluation.tasks import RetrievalTask, Task, embedded_texts
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.objectives import trains_projection

@@ -29,7 +29,7 @@ from starlette.routing import Route
 from distilvec.config.endpoint import is_this_machine
 from distilvec.config.schema import Role
 from distilvec.core.escape import visible
-from distilvec.teachers.encode import cut_dimensions
+from distilvec.core.vectors import first_dims
 from distilvec.verbs.serve.model import Batcher, Overloaded, ServedModel, TokenWithoutVector, Vectors
 
 TEXTS = "Send one text, or a list of texts."
@@ -252,7 +252,7 @@ def readable_texts(model: ServedModel, prompted: list[str], truncate: bool) -> t
 
 def answer(vectors: Vectors, request: EmbeddingsRequest, model: ServedModel, tokens: int) -> Response:
     """The response: vectors as numbers, or as little-endian float32 in base64."""
-    vectors = cut_dimensions(vectors, request.dimensions or model.dim, model.normalized)
+    vectors = first_dims(vectors, request.dimensions or model.dim, model.normalized)
 
     def coded(vector: np.ndarray) -> Any:
         if request.encoding_format == "base64":

@@ -23,7 +23,7 @@ from distilvec.core.files import check_output_folder, write_json
 from distilvec.core.info import UNLIMITED
 from distilvec.core.log import log
 from distilvec.core.model_name import ModelName
-from distilvec.core.spread import spread_items
+from distilvec.core.vectors import spread_items
 from distilvec.data.sources import read_source, source_files
 from distilvec.formats.replace import check_replaceable, is_ours, real
 from distilvec.formats.sentence_transformers import save_student

@@ -518,7 +518,7 @@ def test_the_reference_by_name_folder_or_mistake(write_run):
     assert compare_runs(folders).reference == "first-run"
     for name in ("second-run", "second", str(folders[1])):
         assert compare_runs(folders, reference=name).reference == "second-run"
-    with refused("--reference", "'second-run'"):
+    with refused("reference", "'second-run'"):
         compare_runs(folders, reference="secnd-run")
 
 
@@ -547,11 +547,11 @@ def test_columns(write_run):
     assert compare_runs([asymmetric], column="asymmetric").rows[0].texts_per_second == 900, (
         "only queries are the student's"
     )
-    with pytest.raises(DistilvecError, match=r"^\[--column\] .*'asymmetric': .*plain\."):
+    with pytest.raises(DistilvecError, match=r"^\[column\] .*'asymmetric': .*plain\."):
         compare_runs([asymmetric, plain], column="asymmetric")
-    with pytest.raises(DistilvecError, match=r"^\[--column\] .*'asymmetric'.* Choose teacher or student"):
+    with pytest.raises(DistilvecError, match=r"^\[column\] .*'asymmetric'.* Choose teacher or student"):
         compare_runs([plain], column="asymmetric")
-    with pytest.raises(DistilvecError, match=r"^\[--column\] .*did you mean 'student'"):
+    with pytest.raises(DistilvecError, match=r"^\[column\] .*did you mean 'student'"):
         compare_runs([plain], column="studnt")
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from distilvec.cli.app import app
 from distilvec.config.recipe import load, recipe_from, validate
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, user_error
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
@@ -92,7 +92,8 @@ def test_a_wrong_task_is_named_by_its_option(option, value, tiny_model, tmp_path
     options = {"--task": str(path), "--type": "pair", "--out": str(tmp_path / "run")} | {option: value}
     words = [word for pair in options.items() for word in pair]
     done = CliRunner().invoke(app, ["finetune", str(tiny_model), "--no-lora", *words])
-    assert isinstance(done.exception, DistilvecError) and done.exception.key == option
+    problem = user_error(done.exception)
+    assert problem is not None and problem.key == option
 
 
 @pytest.mark.parametrize(("words", "key"), [(["--r", "4"], "--r"), (["student.lora.r=4"], "student.lora.r")])

@@ -58,7 +58,7 @@ def align(
     from distilvec.models.load import load_tokenizer
 
     coverages = []
-    names = {"teacher": "teacher", "student": "student"}
+    names = {"teacher.model": "teacher", "student.model": "student", "student.tokenizer": "student"}
     names |= {"teacher.max_length": "max_length", "student.max_length": "max_length"}
     with set_by(names | source_names(len(texts))):
         sources = [SourceSection(path=path, column=column or None) for path in texts]

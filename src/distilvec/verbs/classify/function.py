@@ -52,6 +52,8 @@ from distilvec.verbs.classify.split import SplitRows, read_and_split, refuse_lea
 from distilvec.verbs.plan.plan import Lines, SampleTeacher, measure_stage
 from distilvec.vocabulary.compare import parameter_counts
 
+Options = tuple[int | None, int, bool, Mapping[str, Any]]  # epochs, seed, trust_remote_code, overrides
+
 
 @plain_errors()
 @set_by(names_by_key(command))
@@ -196,9 +198,6 @@ def _line(data: LabelledTexts, split: SplitRows) -> str:
     classes = f"{len(split.classes):,} labels ({data.columns.label}) of {texts}, at least {split.fewest:,} rows each"
     rows = f"{len(split.train):,} rows for training, {len(split.validation):,} for validation"
     return f"{classes}: {rows}, {len(split.test):,} for the test"
-
-
-Options = tuple[int | None, int, bool, Mapping[str, Any]]  # epochs, seed, trust_remote_code, overrides
 
 
 def plan_classifier(

@@ -24,7 +24,7 @@ from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.finished_run import FinishedRun
-from distilvec.verbs.runs.function import runs_below
+from distilvec.verbs.runs.runs import runs_below
 from experiments.shootout import difference
 from experiments.untouched import SIZE, TITLE, Untouched, beside
 

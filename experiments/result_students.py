@@ -22,7 +22,7 @@ from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
 from distilvec.pipeline.finished_run import FinishedRun
-from distilvec.verbs.runs.function import runs_below
+from distilvec.verbs.runs.runs import runs_below
 from experiments.alternatives import latencies
 from experiments.untouched import SIZE, TITLE, Untouched, beside
 

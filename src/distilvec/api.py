@@ -29,13 +29,13 @@ from distilvec.report.comparison import Comparison
 from distilvec.students.task_head import predict as predict
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.verbs.check.check import check as check
-from distilvec.verbs.classify.function import classify as classify
+from distilvec.verbs.classify.classify import classify as classify
 from distilvec.verbs.compare.compare import compare_runs
 from distilvec.verbs.distill.distill import distill as distill
 from distilvec.verbs.evaluate.scores import Scores, score_models
 from distilvec.verbs.export.export import export_model
 from distilvec.verbs.opened_run import Run
-from distilvec.verbs.runs.function import runs as runs
+from distilvec.verbs.runs.runs import runs as runs
 from distilvec.verbs.transplant.transplant import stated_languages, texts_by_language, transplant_folder
 
 Overrides = Mapping[str, Any]

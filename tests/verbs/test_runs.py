@@ -112,7 +112,7 @@ def test_a_run_that_another_process_removes_meanwhile_is_a_state(finished, monke
     def gone(folder):
         raise FileNotFoundError(errno.ENOENT, "No such file", str(folder))
 
-    monkeypatch.setattr("distilvec.verbs.runs.function.folder_bytes", gone)
+    monkeypatch.setattr("distilvec.verbs.runs.runs.folder_bytes", gone)
     (info,) = distilvec.runs(finished.parent)
     assert info.state == "damaged" and "does not exist" in info.problem
 

@@ -2,7 +2,7 @@
 
     split.py     training, validation and test rows
     recipes.py   the two runs: the teacher learns the labels, the student learns from both
-    function.py  distilvec.classify
+    classify.py  distilvec.classify
     result.py    what it returns: the classifier and how good it is
     command.py   distilvec classify
 

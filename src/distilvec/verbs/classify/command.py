@@ -105,7 +105,7 @@ def classify(
         teacher_recipe(teacher or DEFAULT_TEACHER, labels, epochs, seed, trust_remote_code, changes)
 
         from distilvec.cli.terminal import print_result, show_problems
-        from distilvec.verbs.classify.function import classify as train_classifier
+        from distilvec.verbs.classify.classify import classify as train_classifier
 
         classifier = train_classifier(
             file,

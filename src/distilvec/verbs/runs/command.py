@@ -9,7 +9,7 @@ from distilvec.cli.options import JsonFile, argument, check_outputs
 from distilvec.cli.output import write_result
 
 if TYPE_CHECKING:
-    from distilvec.verbs.runs.function import RunInfo
+    from distilvec.verbs.runs.runs import RunInfo
 
 
 def runs(
@@ -22,7 +22,7 @@ def runs(
     from dataclasses import asdict
 
     from distilvec.cli.terminal import print_result, show_table
-    from distilvec.verbs.runs.function import runs as list_runs
+    from distilvec.verbs.runs.runs import runs as list_runs
 
     listed = list_runs(folder)
     write_result(json_file, [asdict(run) for run in listed])

@@ -70,7 +70,10 @@ def fill_one_share(job: Job, teacher: Teacher, share: Share) -> TeacherCache:
 def merge_shares(job: Job, teacher: Teacher) -> TeacherCache:
     """Put the shares next to a teacher's cache into the cache. DistilvecError if rows are missing afterwards."""
     cache = own_cache(job, teacher)
-    remotes = remote_parts(job, cache)
+    remotes: dict[str, Remote] = {}  # copies of shares, by the folder's name
+    if job.recipe.cache.remote is not None:
+        remote_root = Remote(job.recipe.cache.remote, "cache.remote")
+        remotes = {name: remote_root.below(name) for name in remote_root.folders() if is_part(name, cache.folder)}
     for name, part in remotes.items():
         part.pull(cache.folder.with_name(name))
     folders = part_folders(cache.folder)
@@ -87,14 +90,6 @@ def merge_shares(job: Job, teacher: Teacher) -> TeacherCache:
             key="--shard",
         )
     return cache
-
-
-def remote_parts(job: Job, cache: TeacherCache) -> dict[str, Remote]:
-    """The remote copies of shares of a cache, by the folder's name."""
-    if job.recipe.cache.remote is None:
-        return {}
-    remote = Remote(job.recipe.cache.remote, "cache.remote")
-    return {name: remote.below(name) for name in remote.folders() if is_part(name, cache.folder)}
 
 
 def _refuse_others(teacher: Teacher, option: str) -> None:

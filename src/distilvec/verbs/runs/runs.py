@@ -105,7 +105,10 @@ def read_run(folder: Path) -> RunInfo:
     changed, size = _last_touch(folder), 0
     try:
         with about("run folder", folder):
-            changed = last_change(run)
+            # When it last wrote its record, a line of metrics, or its recipe
+            files = [run.record, run.report, run.metrics, run.recipe, run.marker]
+            seconds = max(path.stat().st_mtime for path in files if path.exists())
+            changed = datetime.fromtimestamp(seconds, UTC)
             size = folder_bytes(folder)
             step, steps = training_progress(run)
             record = read_run_record(run)
@@ -135,13 +138,6 @@ def read_run(folder: Path) -> RunInfo:
         retention=None if verdict.coverage else verdict.retention,
         overlap=verdict.overlap,
     )
-
-
-def last_change(run: RunFolder) -> datetime:
-    """Return when the run last wrote its record, a line of metrics, or its recipe."""
-    files = [run.record, run.report, run.metrics, run.recipe, run.marker]
-    seconds = max(path.stat().st_mtime for path in files if path.exists())
-    return datetime.fromtimestamp(seconds, UTC)
 
 
 def training_progress(run: RunFolder) -> tuple[int | None, int | None]:

@@ -63,7 +63,7 @@ def read_and_split(
 
 
 def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float | None, seed: int) -> SplitRows:
-    """SplitRows the rows: a test file, else the file's column `split`, else a share of every label, drawn by seed.
+    """Split the rows: a test file, else the file's column `split`, else a share of every label, drawn by seed.
 
     No text of a test row, nor a part of it, is trained on or chosen on, whatever its labels: stated training rows of
     such an origin (data/origins.py) are left out, and rows of one origin are drawn together. A row that is there twice

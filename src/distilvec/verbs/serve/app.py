@@ -265,7 +265,7 @@ def answer(vectors: Vectors, request: EmbeddingsRequest, model: ServedModel, tok
 
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-Answer = TypeVar("Answer")
+Outcome = TypeVar("Outcome")
 
 
 def make_app(
@@ -423,7 +423,7 @@ class _Endpoints:
         return handle
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
+async def while_connected(request: Request, work: Coroutine[Any, Any, Outcome]) -> Outcome:
     """The result of `work`, which is cancelled when the client goes. Errors: ClientDisconnect; those of `work`."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(request.receive())  # the body is read: the next message is the end

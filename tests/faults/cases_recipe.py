@@ -80,7 +80,7 @@ def _(world: World) -> list[str]:
     return ["plan", world.recipe(train__epochs=0, train__lr=1)]
 
 
-@case("variant-unknown", key="variant")
+@case("variant-unknown", key="--variant")
 def _(world: World) -> list[str]:
     return ["run", world.recipe(variants={"long": {"train.epochs": 2}}), "--variant", "lnog"]
 

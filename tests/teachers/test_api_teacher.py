@@ -16,7 +16,7 @@ from servers import FAULTS, FaultyApi
 from test_vectors import corpus_of, unit
 
 from distilvec.config import recipe
-from distilvec.config.api_teacher import ApiSection
+from distilvec.config.endpoint import ApiSection
 from distilvec.config.schema import TeacherSection
 from distilvec.core.addresses import Address
 from distilvec.core.errors import DistilvecError

@@ -1,1 +1,1 @@
-"""cli."""
+"""The command line: its verbs, options, layout of help, output on a terminal, and the boundary where errors end."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
-from distilvec.config.base import FolderOrId, Section, key, refused
+from distilvec.config.base import FolderOrId, Section, Units, key, refused
 
 # Words of a field's name: api_key, apiKey, API-Key
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -155,3 +155,30 @@ class EndpointSection(Section):
         if self.most_cost is not None and not self.price:
             raise refused("most_cost", "needs the price of a million tokens. Set price, or most_tokens instead")
         return self
+
+
+class ApiSection(EndpointSection):
+    """An endpoint with OpenAI's embeddings: OpenAI, Voyage, Cohere, TEI, vLLM, Ollama, `distilvec serve`."""
+
+    base_url: str = key("https://api.openai.com/v1", "requests go to BASE_URL/embeddings")
+    dimensions: Units | None = key(None, "ask for vectors of n dimensions")
+    by_role: dict[Literal["query", "document"], dict[str, Any]] | None = key(
+        None,
+        "fields of requests by role, for a server that prepends teacher.prompts itself: {query: {input_type: query}, "
+        "document: {input_type: passage}}",
+    )
+    batch_texts: int = key(96, "texts in one request, with at most teacher.batch_tokens; TEI allows 32", gt=0, le=2048)
+
+    own_fields: ClassVar[tuple[str, ...]] = ("model", "input", "dimensions")
+
+    @field_validator("by_role")
+    @classmethod
+    def check_roles(cls, fields: dict[str, dict[str, Any]] | None) -> dict[str, dict[str, Any]] | None:
+        """Refuse fields that a request has already, and keys."""
+        if holds_secret(fields):
+            raise ValueError("found a field for a key or password, which a run folder would store. Use key_variable")
+        for fields_of_role in (fields or {}).values():
+            for name in cls.own_fields:
+                if name in fields_of_role:
+                    raise ValueError(f"found '{name}', which a request has already. Remove it")
+        return fields

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from distilvec.config.api_teacher import ApiSection
 from distilvec.config.base import (
     BatchTokens,
     CodeName,
     FolderOrId,
+    Grid,
     IndexName,
     Mark,
     Name,
@@ -22,14 +25,15 @@ from distilvec.config.base import (
     Tokens,
     Units,
     WorkingPath,
+    excerpt,
     key,
+    key_text,
     refused,
 )  # fmt: skip
-from distilvec.config.endpoint import check_endpoint
+from distilvec.config.endpoint import ApiSection, check_endpoint
 from distilvec.config.presets import PRESETS, Preset, PresetName, find_preset
 from distilvec.config.score_columns import SCORE_COLUMNS, ColumnName
 from distilvec.config.student import Pooling, StudentSection
-from distilvec.config.sweep import SweepSection
 from distilvec.config.training import StageSection, TrainSection
 from distilvec.core.addresses import Address
 from distilvec.core.model_name import ModelName
@@ -56,6 +60,7 @@ _UNREAD_BY_TEACHER = {
     "a model behind teacher.api": (*_LOCAL, *_TABLE),
     "a table of vectors": ("preset", "batch_tokens", *(name for name in _LOCAL if name != "revision")),
 }
+MOST_RUNS = 1000  # of a sweep
 _OF_DATASET = ("config", "split", "revision", "streaming")
 # Keys that a kind of source does not read
 _UNREAD_BY_SOURCE = {
@@ -371,6 +376,34 @@ class EvaluationSection(Section):
         """Refuse two suites, of which only one would be scored."""
         if self.suite is not None and self.builtin is not None:
             raise refused("suite", f"builtin, {self.builtin}, is a suite as well. Set one of the two to null")
+        return self
+
+
+class SweepSection(Section):
+    """Values of keys, variants of the recipe and seeds of training that a sweep varies; its runs are their product."""
+
+    grid: Grid = key({}, "dotted keys with lists of values")
+    variants: list[str] | None = key(None, "names of the recipe's variants, in turn; a+b combines two", min_length=1)
+    seeds: list[Seed] | None = key(None, "values of train.seed, in turn", min_length=1)
+
+    @property
+    def size(self) -> int:
+        """The number of runs."""
+        return math.prod(max(1, len(values)) for values in (*self.grid.values(), self.variants or (), self.seeds or ()))
+
+    @model_validator(mode="after")
+    def check_sweep(self) -> SweepSection:
+        """Refuse a sweep that varies nothing, repeats a value, varies train.seed in the grid or has too many runs."""
+        if not (self.grid or self.variants or self.seeds):
+            raise ValueError("the sweep varies nothing; give at least one of grid, variants and seeds")
+        if "train.seed" in self.grid:
+            raise ValueError("train.seed is in the grid; list its values under 'seeds'")
+        for name, values in (*self.grid.items(), ("variants", self.variants or []), ("seeds", self.seeds or [])):
+            counts = Counter(json.dumps(value, default=str) for value in values)
+            if again := [text for text, count in counts.items() if count > 1]:
+                raise ValueError(f"{key_text(name)} lists {excerpt(json.loads(again[0]))} twice")
+        if self.size > MOST_RUNS:
+            raise ValueError(f"the sweep has {self.size:,} runs; at most {MOST_RUNS:,} are allowed")
         return self
 
 

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distilvec.config.api_teacher import ApiSection
-from distilvec.config.endpoint import check_endpoint, is_this_machine
+from distilvec.config.endpoint import ApiSection, check_endpoint, is_this_machine
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.batch import Text

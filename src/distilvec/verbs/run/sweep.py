@@ -28,8 +28,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.base import MOST_NAME_BYTES, check_name, invalid, key_text
 from distilvec.config.base import explain as explain_invalid
 from distilvec.config.paths import resolve_tree
-from distilvec.config.schema import Recipe
-from distilvec.config.sweep import SweepSection
+from distilvec.config.schema import Recipe, SweepSection
 from distilvec.core.errors import Busy, DistilvecError, ProcessLost, Stopped, first_line, user_error
 from distilvec.core.files import locked, read_json, write_json
 from distilvec.core.log import log

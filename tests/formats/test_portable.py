@@ -244,8 +244,8 @@ def test_a_link_to_the_folder_stays(backbones: dict[str, Path], tmp_path: Path) 
         assert (tmp_path / "student").is_symlink() and record(tmp_path / "disk") == {"n": n}
         assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "student"]
     (tmp_path / "gone").symlink_to("nowhere")
-    with pytest.raises(DistilvecError, match=r"\[--out\] .*link"):
-        save_student(student_of(backbones["bert"]), tmp_path / "gone", {}, "", key="--out")
+    with pytest.raises(DistilvecError, match="link"):
+        save_student(student_of(backbones["bert"]), tmp_path / "gone", {}, "")
 
 
 @pytest.mark.parametrize("place", ["write_modules", "_sync_tree"])
@@ -260,7 +260,7 @@ def test_no_room_keeps_the_earlier_student(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(portable, place, full)
-    with refused("student", "is kept"):
+    with refused("", "is kept"):
         save_student(student, folder, {"n": 2}, "")
     assert record(folder) == {"n": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["student"]
@@ -315,18 +315,18 @@ def test_killed_at_any_move(backbones: dict[str, Path], tmp_path: Path, monkeypa
 
 def test_foreign_folders_are_never_replaced(backbones: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with refused("student"):
+    with refused(""):
         save_student(student_of(backbones["bert"]), tmp_path, {}, "")
     assert (tmp_path / "notes.txt").read_text() == "mine"
     SentenceTransformer(modules=list(student_of(backbones["bert"])), device="cpu").save_pretrained(
         str(tmp_path / "theirs")
     )
-    with refused("student"):
+    with refused(""):
         save_student(student_of(backbones["bert"]), tmp_path / "theirs", {}, "")
     (tmp_path / ".empty.new").mkdir()
     (tmp_path / ".empty.new" / "notes.txt").write_text("mine")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DistilvecError, match=r"\[student\] cannot write"):
+    with pytest.raises(DistilvecError, match="cannot write"):
         save_student(student_of(backbones["bert"]), tmp_path / "empty", {}, "")
     assert (tmp_path / ".empty.new" / "notes.txt").read_text() == "mine"
     (tmp_path / ".empty.new" / "notes.txt").unlink()

@@ -85,7 +85,7 @@ def router(root: Path, folders: dict[str, Path], ours: dict[str, Any]) -> tuple[
     """One student for queries and another for documents, and the vectors of each by itself."""
     query, document = "bert-dense", "qwen3-lasttoken"
     towers = [SentenceTransformer(str(folders[name]), device="cpu") for name in (query, document)]
-    save_router(*towers, root / "students" / "router", {}, "# card", "--out")
+    save_router(*towers, root / "students" / "router", {}, "# card")
     vectors = {"query": ours[query]["query"], "document": ours[document]["document"]}
     return root / "students" / "router", {**vectors, "modules": ["Router"]}
 

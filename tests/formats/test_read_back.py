@@ -35,8 +35,8 @@ def test_weights_under_other_names_do_not_replace_the_earlier_model(model, tmp_p
     save_student(model, folder, {"n": 1}, "")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     misname(model)
-    with refused("--out", "cosine"):
-        save_student(model, folder, {"n": 2}, "", key="--out")
+    with refused("", "cosine"):
+        save_student(model, folder, {"n": 2}, "")
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
@@ -71,7 +71,7 @@ def test_settings_of_the_folder_count_too(model, tmp_path):
         "damage": lambda folder: (folder / "tokenizer.json").write_text("{"),
     }
     for name, damage in cases.items():
-        with refused("student", "sentence-transformers"):
+        with refused("", "sentence-transformers"):
             save_student(model, tmp_path / name, {}, "", extra_files=damage)
         assert not (tmp_path / name).exists()
         save_student(model, tmp_path / name, {}, "", extra_files=damage, texts=None)  # a training that goes on
@@ -89,12 +89,12 @@ def test_vectors_of_length_zero_and_numbers_that_are_none_are_compared(tmp_path)
 
 def test_both_towers_of_a_router_are_read_back(model, tmp_path):
     other = SentenceTransformer(str(sentence_transformer(tmp_path / "o", bert(tmp_path / "ob", seed=1))), device="cpu")
-    save_router(model, other, tmp_path / "router", {}, "", "--out")
+    save_router(model, other, tmp_path / "router", {}, "")
     routed = SentenceTransformer(str(tmp_path / "router"), device="cpu")
     np.testing.assert_allclose(routed.encode_query(TEXTS), model.encode(TEXTS), atol=1e-5)
     misname(other)
-    with refused("--out", "cosine"):
-        save_router(model, other, tmp_path / "again", {}, "", "--out")
+    with refused("", "cosine"):
+        save_router(model, other, tmp_path / "again", {}, "")
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -113,7 +113,7 @@ def test_a_run_with_a_student_that_a_stranger_reads_otherwise_does_not_finish(
     files = RunFolder(tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(BertModel, "save_pretrained", save_misnamed)
-        with refused("student", "cosine"):
+        with refused("", "cosine"):
             run(recipe, files.path)
     assert not files.record.exists() and not files.training_result.exists()
     assert files.student.exists() == (not first)

@@ -269,22 +269,26 @@ def explain(error: BaseException, key: str | None = None, path: Path | None = No
     if disk_is_full(error):
         place = f" for {path}" if path is not None else ""
         fix = "Free space and run the same command again, or choose another path."
-        return DistilvecError(f"no space left on the disk{place}.", fix, key=key or "disk")
+        return DistilvecError(f"no space left on the disk{place}.", fix, key="disk" if key is None else key)
     certificates = _missing_certificates(error)
     if path is None and certificates is not None:
         problem = f"the file of certificates {certificates} (SSL_CERT_FILE) does not exist."
-        return DistilvecError(problem, "Correct SSL_CERT_FILE, or remove it.", key=key or "SSL_CERT_FILE")
+        return DistilvecError(
+            problem, "Correct SSL_CERT_FILE, or remove it.", key="SSL_CERT_FILE" if key is None else key
+        )
     if isinstance(error, OSError) and error.errno is not None:
         default = (f"cannot be used: {error.strerror or first_line(error)}", "Check the path.")
         problem, fix = _FIXES.get(error.errno, default)
-        return DistilvecError(f"{path if path is not None else 'a file'} {problem}.", fix, key=key or "path")
+        return DistilvecError(
+            f"{path if path is not None else 'a file'} {problem}.", fix, key="path" if key is None else key
+        )
     if isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error):
         fix = "Lower batch sizes or the length of texts, or free memory."
-        return DistilvecError(f"not enough memory: {first_line(error)}.", fix, key=key or "memory")
+        return DistilvecError(f"not enough memory: {first_line(error)}.", fix, key="memory" if key is None else key)
     if isinstance(error, UnicodeError):
         place = f"{path}: " if path is not None else ""
         problem = f"{place}text that is not valid Unicode: {first_line(error)}."
-        return DistilvecError(problem, "Convert it to UTF-8.", key=key or "text")
+        return DistilvecError(problem, "Convert it to UTF-8.", key="text" if key is None else key)
     return None
 
 

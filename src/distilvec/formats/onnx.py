@@ -45,21 +45,21 @@ LARGEST = 2_000_000_000  # bytes: protobuf's limit for one file
 _PROBE_TOKENS = 512  # longer probes are truncated: checks of long-text models then take seconds
 
 
-def check_onnx_place(path: Path, key: str) -> None:
+def check_onnx_place(path: Path) -> None:
     """Raise DistilvecError if no ONNX file can be written as `path`, or another kind of file is there."""
-    check_place_of(path, key, _BEGINS, "an ONNX file")
+    check_place_of(path, _BEGINS, "an ONNX file")
 
 
-def check_place_of(path: Path, key: str, begins: re.Pattern[bytes], kind: str) -> None:
+def check_place_of(path: Path, begins: re.Pattern[bytes], kind: str) -> None:
     """Raise DistilvecError if `path` cannot be written, or has a file that does not begin as this kind of file."""
-    check_output_folder(path.parent, key)
+    check_output_folder(path.parent, "")
     if not path.exists() and not path.is_symlink():
         return
-    check_output_file(path, key)
+    check_output_file(path, "")
     with path.open("rb") as file:
         start = file.read(256)
     if start and not begins.match(start):
-        raise DistilvecError(f"{path} exists and is not {kind}.", "Choose another path.", key=key)
+        raise DistilvecError(f"{path} exists and is not {kind}.", "Choose another path.")
 
 
 class Graph(nn.Module):

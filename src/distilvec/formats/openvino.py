@@ -17,9 +17,9 @@ from distilvec.formats.onnx import INPUTS, OUTPUTS, check_place_of
 _BEGINS = re.compile(rb"(<\?xml[^>]*>\s*)?<net\b")
 
 
-def check_openvino_place(path: Path, key: str) -> None:
+def check_openvino_place(path: Path) -> None:
     """Raise DistilvecError if no OpenVINO graph can be written as `path`, or another kind of file is there."""
-    check_place_of(path, key, _BEGINS, "a graph of OpenVINO")
+    check_place_of(path, _BEGINS, "a graph of OpenVINO")
 
 
 def to_openvino(source: Path, target: Path) -> None:

@@ -35,9 +35,9 @@ Vectors = npt.NDArray[np.float32]
 
 
 def check_saved(
-    folder: Path, model: SentenceTransformer | Mapping[Role, SentenceTransformer], texts: Sequence[str], key: str
+    folder: Path, model: SentenceTransformer | Mapping[Role, SentenceTransformer], texts: Sequence[str]
 ) -> None:
-    """Raise DistilvecError with `key` if plain sentence-transformers reads another model in `folder`.
+    """Raise DistilvecError if plain sentence-transformers reads another model in `folder`.
 
     `model` is what was saved, or the model of each role of a Router. Compared are 16 vectors: of an empty text, of
     texts in several scripts, and of some of `texts`, the shortest to the longest. The worst cosine and the lengths
@@ -56,10 +56,10 @@ def check_saved(
         found = {role: _embed(saved, compared, role) for role in towers}
     except Exception as error:  # the libraries raise any kind
         reason = f"sentence-transformers cannot read what was written: {type(error).__name__}: {first_line(error)}"
-        raise _not_saved(key, reason) from error
+        raise _not_saved(reason) from error
     for role, vectors in expected.items():
         if (difference := _difference(vectors, found[role])) is not None:
-            raise _not_saved(key, f"sentence-transformers reads other vectors in what was written: {difference}")
+            raise _not_saved(f"sentence-transformers reads other vectors in what was written: {difference}")
 
 
 def _compared_texts(texts: Sequence[str]) -> list[str]:
@@ -101,9 +101,8 @@ def _difference(expected: Vectors, found: Vectors) -> str | None:
     return None
 
 
-def _not_saved(key: str, problem: str) -> DistilvecError:
+def _not_saved(problem: str) -> DistilvecError:
     return DistilvecError(
         f"{problem}. The earlier content is kept.",
         "Try other versions of transformers and sentence-transformers, or another model.",
-        key=key,
     )

@@ -29,7 +29,6 @@ def save_router(
     folder: Path,
     distillation: dict[str, Any],
     card: str,
-    key: str,
 ) -> None:
     """Write both towers as one model that `encode_query` and `encode_document` route to, whole or not at all.
 
@@ -42,26 +41,25 @@ def save_router(
     def write(new: Path) -> None:
         for role, tower in towers.items():
             (new / role).mkdir()
-            _write_tower(tower, new / role, role, key)
+            _write_tower(tower, new / role, role)
         write_json(new / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": ROUTER}])
         write_json(new / "router_config.json", _config(new, towers))
         write_settings(new, prompts, query.similarity_fn_name)
-        check_saved(new, towers, (), key)
+        check_saved(new, towers, ())
 
-    save_folder(folder, write, distillation, card, key)
+    save_folder(folder, write, distillation, card)
 
 
-def _write_tower(tower: SentenceTransformer, folder: Path, role: str, key: str) -> None:
+def _write_tower(tower: SentenceTransformer, folder: Path, role: str) -> None:
     if any(isinstance(module, Experts) for module in tower):
         raise DistilvecError(
             f"the {role} tower has experts, which sentence-transformers cannot load in a Router.",
             "Use both models by themselves.",
-            key=key,
         )
     try:
         write_modules(in_float32(tower), folder)
     except DistilvecError as error:
-        raise DistilvecError(f"the {role} tower cannot be saved: {error.problem}", error.fix, key=key) from error
+        raise DistilvecError(f"the {role} tower cannot be saved: {error.problem}", error.fix) from error
 
 
 def _config(folder: Path, towers: Mapping[Role, SentenceTransformer]) -> dict[str, Any]:

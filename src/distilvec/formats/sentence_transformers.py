@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerBase
 
-from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.files import remove, scratch, write_file
 from distilvec.core.hashing import checksum_once
 from distilvec.core.info import UNLIMITED
@@ -62,7 +62,6 @@ def save_student(
     distillation: dict[str, Any],
     card: str,
     extra_files: Callable[[Path], None] = lambda folder: None,
-    key: str = "student",
     texts: Sequence[str] | None = (),
 ) -> None:
     """Write the student, `distillation.json` and the model card (`README.md`) as `folder`, whole or not at all.
@@ -71,7 +70,7 @@ def save_student(
     checksums of all other files (`files`). Weights are fp32. `extra_files` may write further files
     into the folder that it gets. What was written is read back and compared (formats/read_back.py), on some `texts` as
     well; with None it is not, as of a student whose training goes on.
-    Errors: DistilvecError with `key` if `folder` holds anything but a model that distilvec wrote, cannot be written or
+    Errors: DistilvecError if `folder` holds anything but a model that distilvec wrote, cannot be written or
     read back, or the model has a module that is not of sentence-transformers; the earlier content is then untouched.
     """
 
@@ -80,18 +79,16 @@ def save_student(
         write_modules(saved, new)
         extra_files(new)
         if texts is not None:
-            check_saved(new, saved, texts, key)
+            check_saved(new, saved, texts)
 
-    save_folder(folder, write, distillation, card, key)
+    save_folder(folder, write, distillation, card)
 
 
-def save_folder(
-    folder: Path, write: Callable[[Path], None], distillation: dict[str, Any], card: str, key: str = "student"
-) -> None:
+def save_folder(folder: Path, write: Callable[[Path], None], distillation: dict[str, Any], card: str) -> None:
     """Replace `folder` by a new folder with the files of `write`, the card and the record; see `save_student`."""
-    with explained(key, folder):
+    with about("", folder):
         recover_student(folder)
-    replace.check_replaceable(folder, key)
+    replace.check_replaceable(folder)
     target = replace.real(folder)
     new = scratch(target)
     try:
@@ -111,7 +108,6 @@ def save_folder(
         raise DistilvecError(
             f"cannot write the student to {folder}: {first_line(error)}. The earlier content is kept.",
             "Free space or choose another folder.",
-            key=key,
         ) from error
     finally:
         remove(new)
@@ -135,7 +131,7 @@ def finish_student(
         if settings.get("similarity_fn_name") != model.similarity_fn_name:
             path.unlink()  # a link: the earlier student keeps its own file
             write_json(path, {**settings, "similarity_fn_name": model.similarity_fn_name})
-        check_saved(new, model, texts, "student")
+        check_saved(new, model, texts)
 
     save_folder(folder, write, distillation, card)
 

@@ -20,7 +20,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe
 from distilvec.core.device import pick_device
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.method_file import short_name
 from distilvec.core.model_name import ModelName
 from distilvec.core.objective import Objective
@@ -87,7 +87,8 @@ def publish(job: Job, training: Training, report: Report) -> FinishedRun:
         record = replace(record, cut_tasks=averaged_tasks(report.compression.rows))
     record = replace(record, speed=_speed_record(report.speed))
     card = model_card(record, exports=read_exports(folder))
-    finish_student(folder, student, record.to_json(), card, fitting_texts(job))
+    with about("student"):
+        finish_student(folder, student, record.to_json(), card, fitting_texts(job))
     write_record(job.files, record)
     marks = job.recipe.evaluation.marks
     report.marks = Marks(marks.good, marks.fair)

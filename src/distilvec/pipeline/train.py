@@ -15,7 +15,7 @@ import torch
 from accelerate import Accelerator
 
 from distilvec.config.training import TrainSection
-from distilvec.core.errors import Stopped
+from distilvec.core.errors import Stopped, about
 from distilvec.core.files import read_json, remove, write_json
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
@@ -162,7 +162,8 @@ def save(job: Job, encoder: Encoder, objective: Objective, name: str) -> None:
         card = f"# {job.recipe.name}\n\n{about_saved(name)}\n"
         is_first = not job.files.student.exists()  # before the training, which would be in vain
         texts = fitting_texts(job) if is_first or name == "last" else None
-        save_student(student, job.files.model(name), info, card, extra_files=head_writer(job, objective), texts=texts)
+        with about("student"):
+            save_student(student, job.files.model(name), info, card, head_writer(job, objective), texts)
         save_objective(job.files.objective(name), objective)
 
 

@@ -58,7 +58,7 @@ class ExportForm:
     write: Callable[[Path, Path], Any]
     tolerance: Tolerance
     extra: str = "onnx"
-    check_place: Callable[[Path, str], None] = check_onnx_place
+    check_place: Callable[[Path], None] = check_onnx_place
 
 
 def keep_fp32(source: Path, target: Path) -> None:
@@ -130,7 +130,8 @@ def export_model(
     if place.suffix.lower() != ending:
         problem = f"{place} does not end in {ending}, by which readers know the format."
         raise DistilvecError(problem, "Give such a name.", key="--out")
-    form.check_place(place, "--out")
+    with about("--out"):
+        form.check_place(place)
     if suite is not None:
         read_suite(suite)
     with about("model", model):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.escape import visible
 from distilvec.core.run_folder import RunFolder
 from distilvec.formats.replace import read_record
@@ -63,19 +63,20 @@ def export_projected(student: Path, out: Path | None) -> Path:
             key="--to",
         )
     base_model = None if record.student is None else record.student.base_model
-    about = student_record(model, f"{record.name}-projected", base_model)
+    described = student_record(model, f"{record.name}-projected", base_model)
     projected = replace(
         record,
-        name=about.name,
-        student=about,
-        teacher_compatible=record.teacher is not None and about.width == record.teacher.width,
+        name=described.name,
+        student=described,
+        teacher_compatible=record.teacher is not None and described.width == record.teacher.width,
         scores={},  # of the student without its projection, as the next two
         supervised=None,
         overlap=None,
     )
     out = out or job.files.projected
     check_form_folder(out, projected.name)
-    save_student(model, out, projected.to_json(), model_card(projected), key="--out", texts=fitting_texts(job))
+    with about("--out"):
+        save_student(model, out, projected.to_json(), model_card(projected), texts=fitting_texts(job))
     return out
 
 
@@ -118,7 +119,8 @@ def export_router(student: Path, out: Path | None) -> Path:
                 "Restore the teacher, or run the recipe again with --restart.",
                 key="--to",
             )
-        save_router(query, document_tower(teacher), out, routed.to_json(), model_card(routed), "--out")
+        with about("--out"):
+            save_router(query, document_tower(teacher), out, routed.to_json(), model_card(routed))
     return out
 
 

@@ -115,7 +115,8 @@ def check_target(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
     if not overwrite and out.is_dir() and any(out.iterdir()):
         fix = ", or replace the model in it with --overwrite" if is_ours(out) else ""
         raise DistilvecError(f"{out} exists and is not empty.", f"Choose a new or empty folder{fix}.", key="--out")
-    check_replaceable(out, "--out")
+    with about("--out"):
+        check_replaceable(out)
 
 
 def transplant_folder(
@@ -179,7 +180,8 @@ def transplant_folder(
         write_json(folder / FIGURES, record, key="--out")
         draw_vocabulary(folder / PAGE, transplant_report(record, name, out))
 
-    save_student(made.model, out, record, _card(name, record, languages), write_extra_files, "--out", _sample(read))
+    with about("--out"):
+        save_student(made.model, out, record, _card(name, record, languages), write_extra_files, _sample(read))
     return record
 
 

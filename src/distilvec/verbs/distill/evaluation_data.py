@@ -50,19 +50,18 @@ def suite_of(path: Path, root: Path) -> Path:
     - of a file with a column `split` the test rows are scored, else the validation rows.
 
     The suite is written below `root`, under a name that depends on its content.
-    Errors: DistilvecError with the key "test".
     """
-    if not path.exists():
-        raise DistilvecError(f"{path} does not exist.", "Check the path.", key=KEY)
-    path = absolute_path(path)  # `.` has a name then
-    if path.suffix.lower() in SUITE_ENDINGS:
-        return path
-    if path.is_dir() and find_table(path, "corpus", KEY) is not None:
-        entry = {"name": as_name(path.name, "test"), "type": "retrieval", "path": str(path)}
-    else:
-        with about(KEY, path):
+    with about(KEY, path):
+        if not path.exists():
+            raise DistilvecError(f"{path} does not exist.", "Check the path.")
+        path = absolute_path(path)  # `.` has a name then
+        if path.suffix.lower() in SUITE_ENDINGS:
+            return path
+        if path.is_dir() and find_table(path, "corpus", KEY) is not None:
+            entry = {"name": as_name(path.name, "test"), "type": "retrieval", "path": str(path)}
+        else:
             entry = _labelled_entry(path, root)
-    return _stored(entry, root)
+        return _stored(entry, root)
 
 
 def tested_paths(path: Path | None) -> list[Path]:
@@ -85,7 +84,7 @@ def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
 
     rows = list(chosen_rows(file, choose, (SPLIT,)))
     if not rows:
-        raise DistilvecError(f"{file} has no rows.", key=KEY)
+        raise DistilvecError(f"{file} has no rows.")
     name = as_name(path.name.lstrip(".").split(".")[0], "test")
     splits = {str(row["split"]).strip() for _, row in rows if row.get("split")}
     split = _scored_split(splits, file) if splits else None
@@ -142,10 +141,7 @@ def _check_cells(rows: list[LocatedRow], kind: str) -> None:
 
 
 def _scored_split(splits: set[str], file: Path) -> str:
-    """Return the split that is scored: by its usual name, else the only one, or the only one beside the training rows.
-
-    Errors: DistilvecError if several could be meant.
-    """
+    """Return the split that is scored: of a usual name, else the only one, or the only one beside the training rows."""
     for usual in SPLITS:
         for split in sorted(splits):
             if split.strip().casefold() == usual:
@@ -156,7 +152,7 @@ def _scored_split(splits: set[str], file: Path) -> str:
     if len(candidates) == 1:
         return next(iter(candidates))
     problem = f"{file}: which of the splits {some_of(sorted(splits))} is the test?"
-    raise DistilvecError(problem, "Name it test in the column split.", key=KEY)
+    raise DistilvecError(problem, "Name it test in the column split.")
 
 
 def _train_split(splits: set[str]) -> dict[str, str]:
@@ -176,7 +172,6 @@ def _split_file(folder: Path) -> Path:
     raise DistilvecError(
         f"{folder} has neither corpus, queries and qrels nor a file of a split ({', '.join(SPLITS)}).",
         "Name a file, or a folder in one of these forms.",
-        key=KEY,
     )
 
 
@@ -195,7 +190,6 @@ def _positive_label(rows: list[LocatedRow], file: Path) -> str:
     raise DistilvecError(
         f"{file}: which of the labels {', '.join(labels[:6])} is that of pairs that match?",
         "Name it 1 and all others 0, or write a suite file with positive_label.",
-        key=KEY,
     )
 
 
@@ -203,7 +197,7 @@ def _split_by_label(rows: list[LocatedRow], file: Path, root: Path) -> Path:
     """Write rows of one split with two: the last fifth of every label's rows, in the file's order, is the test.
 
     An origin counts once, whatever its labels: no text, or part of one, is in both splits. Of a label with few texts
-    one is tested. Errors: DistilvecError where no label has two texts.
+    one is tested.
     """
     texts = [text_of(row["text"], where, "text") for where, row in rows]
     distinct = np.sort(np.unique(origin_numbers(texts), return_index=True)[1]).tolist()
@@ -217,7 +211,7 @@ def _split_by_label(rows: list[LocatedRow], file: Path, root: Path) -> Path:
             for number in numbers:
                 lines.append({"text": texts[distinct[number]], "label": labels[number], "split": split})
     if all(line["split"] == TRAIN for line in lines):
-        raise DistilvecError(f"{file}: no label has two texts, one to train on and one to test.", "Add some.", key=KEY)
+        raise DistilvecError(f"{file}: no label has two texts, one to train on and one to test.", "Add some.")
     return _stored_lines("labelled", {"rows.jsonl": lines}, root) / "rows.jsonl"
 
 

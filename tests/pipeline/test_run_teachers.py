@@ -107,7 +107,7 @@ def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch, shar
         assert line["train/loss"] == pytest.approx(
             0.25 * line["train/loss_l2"] + 0.75 * line["train/loss_l2_2"], rel=1e-4
         )
-    assert lines[-1]["train/loss_l2_2"] < lines[0]["train/loss_l2_2"] and 0 < training.metrics["distance"] < 2
+    assert lines[-1]["train/loss_l2_2"] < lines[0]["train/loss_l2_2"] and 0 < training.shipped.numbers["distance"] < 2
 
     def look(loop):
         assert all(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.markdown import markdown_table
-from distilvec.core.duration import duration
+from distilvec.core.log import duration
 
 DIM, KEY_BYTES = 384, 16  # all-MiniLM-L6-v2's vectors; a text's key in the cache
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)

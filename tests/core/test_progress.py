@@ -11,7 +11,7 @@ from rich.console import Console
 
 from distilvec.cli.terminal import show_table
 from distilvec.core.level import Level, verbosity
-from distilvec.core.log import log, plain_time, progress
+from distilvec.core.log import duration, log, progress
 
 
 def test_keys_in_brackets_are_not_taken_for_markup(capsys):
@@ -124,7 +124,7 @@ def test_lines_elsewhere(capsys):
     assert "counting: 4/4 steps" in capsys.readouterr().err
 
 
-def test_plain_times():
-    assert [plain_time(seconds) for seconds in (0.2, 48, 59.7, 200, 3600, 12000)] == [
+def test_durations():
+    assert [duration(seconds) for seconds in (0.2, 48, 59.7, 200, 3600, 12000)] == [
         "0 s", "48 s", "1 min", "3 min", "1 h", "3 h 20 min",
     ]  # fmt: skip

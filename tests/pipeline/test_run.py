@@ -31,8 +31,7 @@ from distilvec.pipeline import evaluate as run_report
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.verbs.compare.compare import compare_runs
-from distilvec.verbs.plan.fleet import SIZES, Fleet
-from distilvec.verbs.plan.plan import make_plan
+from distilvec.verbs.plan.plan import SIZES, Fleet, make_plan
 
 
 @pytest.fixture

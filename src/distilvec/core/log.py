@@ -54,7 +54,7 @@ class Pace:
     def time_text(self, done: int, work: float, now: float) -> str:
         """Return "3 min left", of finished work "in 5 min"; empty while that is not known. Every report is told."""
         if done >= self.total:
-            return f"in {plain_time(now - self.began)}"
+            return f"in {duration(now - self.began)}"
         if self.first is None and work > self.start:
             self.first = now, work
         first_time, first_work = self.first or (now, work)
@@ -63,13 +63,15 @@ class Pace:
             rate = (work - first_work) / (now - first_time)
         elif now - self.began >= _LONG:
             rate = self.rate(work, now)
-        return f"{plain_time(max(0.0, self.total - work) / rate)} left" if rate > 0 else ""
+        return f"{duration(max(0.0, self.total - work) / rate)} left" if rate > 0 else ""
 
 
-def plain_time(seconds: float) -> str:
-    """Return "48 s", "12 min" or "3 h 20 min"."""
+def duration(seconds: float) -> str:
+    """Return "48 s", "12 min", "3 h 20 min" or "5.2 days"."""
     if seconds < 59.5:
         return f"{seconds:.0f} s"
+    if seconds >= 72 * 3600:
+        return f"{seconds / 86400:,.1f} days"
     hours, minutes = divmod(round(seconds / 60), 60)
     if not hours:
         return f"{minutes} min"

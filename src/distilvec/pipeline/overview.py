@@ -1,31 +1,60 @@
-"""The first screen of a run: what was decided, before the work begins."""
+"""How long a job takes and what it stores, measured before the work; and the first screen of a run.
+
+A token of a long text takes longer than one of a short text (attention), and texts differ in length by a factor of 50.
+So seconds are added up token by token; the seconds of a token are interpolated between two measured lengths.
+"""
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from sentence_transformers import SentenceTransformer
 
-from distilvec.core.batch import Text
+from distilvec.alignment.store import AlignmentStore
+from distilvec.core.batch import Text, TextBatch
 from distilvec.core.device import pick_device
-from distilvec.core.duration import duration
 from distilvec.core.info import UNLIMITED
 from distilvec.core.level import Level, level
-from distilvec.core.outputs import OutputSpec
+from distilvec.core.log import duration
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.vectors import spread_items
 from distilvec.data.corpus import Corpus
+from distilvec.data.tokens import TokenStore
 from distilvec.evaluation.tasks import StoredTask
-from distilvec.pipeline.caches import bytes_of_a_text, missing_rows, reads_tokens
+from distilvec.pipeline.caches import (
+    bytes_of_a_text,
+    missing_rows,
+    reads_tokens,
+    token_source,
+)
+from distilvec.pipeline.data import ReadyTeacher, training_data
 from distilvec.pipeline.job import Job, Teacher
+from distilvec.pipeline.objectives import make_objective, required_outputs
+from distilvec.pipeline.student import trainable
+from distilvec.pipeline.train import measure_pace, steps_in_minutes
+from distilvec.teachers.cache.fill import compute_tokens, in_order
+from distilvec.teachers.cache.signals import Array, Ragged
 from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder
+from distilvec.train.stages import Stage
+from distilvec.train.trainer import planned_steps
 
 SAMPLE_TEXTS = 2048  # whose lengths are looked at
 MEASURED_TOKENS = 1024  # that are embedded to measure a rate
 SHORT_QUANTILE = 0.25
+STEP_FORWARDS = 3  # a step's forward and backward pass take as long as so many forward passes
+# The rate is measured on short and on long texts. Work of fewer tokens has no estimate: it is over soon, and the
+# measurement would be more than a twentieth of it.
+LEAST_TOKENS = 20 * 2 * MEASURED_TOKENS
+MEGABYTE = 1e6
+BYTES_A_PARAMETER = 4  # float32
 Lengths = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
 
@@ -94,6 +123,12 @@ def embedding_rate(model: ModelEmbedder, texts: Sequence[Text]) -> tuple[PerToke
     return rate, lengths
 
 
+def seconds_a_text(job: Job, model: ModelEmbedder) -> float:
+    """Measure how long a model takes for one of the corpus's texts, on average."""
+    rate, lengths = embedding_rate(model, job.corpus.prompted(sample_rows(job.corpus)))
+    return rate.mean(lengths)
+
+
 def rate_text(rate: PerToken, lengths: Lengths) -> str:
     """A rate in words: texts a second on average, and tokens a second on short and on long texts."""
     short, long = rate.lengths
@@ -104,78 +139,126 @@ def rate_text(rate: PerToken, lengths: Lengths) -> str:
     return f"{1 / max(rate.mean(lengths), 1e-9):,.1f} texts/s on average ({by_length})"
 
 
-STEP_FORWARDS = 3  # a step's forward and backward pass take as long as so many forward passes
-# The rate is measured on short and on long texts. Work of fewer tokens has no estimate: it is over soon, and the
-# measurement would be more than a twentieth of it.
-LEAST_TOKENS = 20 * 2 * MEASURED_TOKENS
+# -- the cost of a teacher's vectors and of a training -----------------------------------------------------------------
 
 
-def time_line(job: Job) -> str | None:
-    """Return the estimated time of teacher and training; None where nothing can be said without loading a model.
+@dataclass(frozen=True)
+class TextCost:
+    """Seconds and bytes of a text on average, and the rate in words; a table of vectors or an API has no rate."""
 
-    Models are in memory where they had to be loaded for their description: in the first run with them. The rate of the
-    student is that of the CPU, so a training on a GPU has no estimate.
+    bytes: float
+    seconds: float = 0.0
+    rate: PerToken | None = None
+    rate_text: str = ""
+
+
+@dataclass(frozen=True)
+class SampleTeacher:
+    """Gives outputs of the right shapes while a few steps are timed; nothing is learned from them.
+
+    `lengths` are the teacher's tokens per row, None if no token outputs are required.
     """
-    if level() is Level.QUIET:
-        return None
-    parts = [_teacher_time(job), _training_time(job)]
-    known = [part for part in parts if part is not None]
-    return ", ".join(known) if known else None
+
+    job: Job
+    teacher: Teacher
+    lengths: np.ndarray | None
+
+    def signals_for(self, required: OutputSpec) -> SampleTeacher:
+        """Return this teacher, for any outputs."""
+        return self
+
+    def signals(self, batch: TextBatch) -> ModelOutputs:
+        """Return zero vectors; for tokens equal importance, the first pairs, and Gram matrices of orthogonal rows."""
+        info = self.teacher.info
+        classes = 1 if self.job.examples is None else self.job.examples.info.classes
+        zeros = partial(torch.zeros, device=batch.rows.device)
+        outputs = ModelOutputs(
+            embedding=zeros(len(batch), info.dim),
+            pre_dense=zeros(len(batch), info.pre_dense_dim) if info.pre_dense_dim else None,
+            vector=zeros(len(batch), info.hidden_size or info.dim),
+            logits=zeros(len(batch) // batch.texts_per_example, classes),
+        )
+        required = self.job.required.tokens
+        if required is None or self.lengths is None:
+            return outputs
+        lengths = torch.from_numpy(self.lengths[batch.rows.cpu().numpy()]).to(batch.rows.device)
+        mask = torch.arange(int(lengths.max()), device=lengths.device) < lengths[:, None]
+        states = dict.fromkeys(required.hidden, zeros(*mask.shape, info.hidden_size or 0))
+        outputs = replace(outputs, hidden_layers=states, mask=mask, importance=mask / lengths[:, None])
+        if batch.alignment is None:
+            return outputs
+        pairs = batch.alignment.pairs
+        selected = pairs[:, : max(2, pairs.shape[1] // required.divisor)]
+        is_pair = (selected[..., 0] >= 0).float()
+        grams = torch.diag_embed(is_pair / is_pair.sum(1, keepdim=True).clamp_min(1).sqrt())
+        return replace(outputs, selected=selected, grams=dict.fromkeys(required.gram_layers, grams))
 
 
-def _teacher_time(job: Job) -> str | None:
-    model = job.loaded.teacher
-    if model is None or job.required == OutputSpec() or job.teacher.live or reads_tokens(job.teacher):
-        return None
-    missing = missing_rows(job, job.teacher)[1]
-    if not missing:
-        return None
-    seconds = _seconds_of(job, model, missing)
-    return None if seconds is None else f"about {duration(seconds)} for the teacher's vectors"
+def cost_of_a_text(
+    job: Job, teacher: Teacher, model: ModelEmbedder | None, tokens: TokenStore | None, alignment: AlignmentStore | None
+) -> TextCost:
+    """Measure what a text costs, on long and on short ones of a random sample."""
+    corpus = teacher.corpus
+    pairs = None if alignment is None else np.asarray(alignment.counts, dtype=np.int64)
+    size = bytes_of_a_text(teacher, None if tokens is None else np.asarray(tokens.lengths, dtype=np.int64), pairs)
+    if model is None:
+        return TextCost(size)
+
+    rows = sample_rows(corpus)
+    if tokens is None:
+        rate, lengths = embedding_rate(model, corpus.prompted(rows))
+    else:
+        source = token_source(job, teacher, model, tokens, alignment)
+        lengths = np.asarray(tokens.lengths[rows], dtype=np.int64)
+
+        def compute(chosen: Rows) -> dict[str, Array | Ragged]:
+            return in_order(list(compute_tokens(teacher.manifest, corpus, source, rows[chosen])))
+
+        rate, _ = measure_rate(compute, lengths)
+    return TextCost(size, rate.mean(lengths), rate, rate_text(rate, lengths))
 
 
-def _training_time(job: Job) -> str | None:
-    stated = [stage.recipe.train.minutes for stage in job.stages if stage.recipe.train.minutes is not None]
-    if len(stated) == len(job.stages):
-        return f"{sum(stated):g} min for the training"
-    student = job.loaded.untrained
-    if student is None or pick_device(job.recipe.train.device) != "cpu":
-        return None
-    texts = 0
-    for stage in job.stages:
-        train = stage.recipe.train
-        if train.minutes is not None:
-            continue
-        seen = train.passes * len(job.corpus.train_rows)
-        texts += seen if train.max_steps is None else min(seen, train.max_steps * train.batch_size)
-    embedder = ModelEmbedder(student, "student", job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
-    seconds = _seconds_of(job, embedder, texts)
-    if seconds is None:
-        return None
-    unless = " unless the student knows its texts from the start" if _may_know_its_texts(job) else ""
-    return f"about {duration(STEP_FORWARDS * seconds + 60 * sum(stated))} for the training{unless}"
+@dataclass(frozen=True)
+class StageCost:
+    """A stage of the training, and the seconds of all its steps."""
+
+    steps: int
+    texts_a_step: int
+    seconds: float
+
+    @property
+    def line(self) -> str:
+        """The steps and their time in words."""
+        return f"{self.steps:,} steps of {self.texts_a_step} texts: about {duration(self.seconds)}"
 
 
-def _may_know_its_texts(job: Job) -> bool:
-    """Whether the student has all of the teacher's layers, so that a training may end at once (train/trainer.py)."""
-    section = job.recipe.student
-    is_whole = section.intermediate_size is None and section.embedding is None
-    takes_all_layers = section.model == "teacher" and job.student.layers == job.teacher.info.layers
-    return is_whole and takes_all_layers and job.stages[-1].automatic is not None
+def measure_stage(
+    job: Job,
+    stage: Stage,
+    student: SentenceTransformer,
+    tokens: TokenStore,
+    alignment: AlignmentStore | None,
+    teachers: Sequence[ReadyTeacher | SampleTeacher],
+) -> StageCost:
+    """Measure a stage by a few real steps on a copy of the untrained student.
+
+    `alignment`: the teacher's tokens beside the student's, None for a method that reads none. `teachers` give the
+    outputs in these steps.
+    """
+    train = stage.recipe.train
+    encoder = trainable(job, copy.deepcopy(student))
+    objective = make_objective(stage, job.context)
+    required = required_outputs(objective, job.examples)
+    data = training_data(job, tokens, alignment, [teacher.signals_for(required) for teacher in teachers], required)
+    pace = measure_pace(encoder, objective, data, train)
+    if train.minutes is None:
+        steps = planned_steps(train, pace.steps_an_epoch)
+    else:
+        steps = steps_in_minutes(train, pace, data)
+    return StageCost(steps, pace.texts_a_step, steps * pace.step_seconds)
 
 
-def _seconds_of(job: Job, model: ModelEmbedder, texts: int) -> float | None:
-    """Return the seconds that the model needs for so many of the corpus's texts; None for little work."""
-    sample = job.corpus.prompted(sample_rows(job.corpus))
-    characters = float(np.mean([len(text) for text in sample]))
-    if texts * characters < CHARACTERS_A_TOKEN * LEAST_TOKENS:  # roughly: counting the tokens takes time as well
-        return None
-    rate, lengths = embedding_rate(model, sample)
-    return texts * rate.mean(lengths)
-
-
-MEGABYTE = 1e6
-BYTES_A_PARAMETER = 4  # float32
+# -- the first screen of a run -----------------------------------------------------------------------------------------
 
 
 def overview(job: Job) -> list[tuple[str, str]]:
@@ -260,6 +343,68 @@ def estimated_lengths(teacher: Teacher) -> Lengths:
         characters.append(len(text) if isinstance(text, str) else sum(map(len, text)))
     tokens = np.array(characters, dtype=np.int64) // CHARACTERS_A_TOKEN + sum(teacher.info.special_tokens or ())
     return np.clip(tokens, 1, teacher.info.max_length)
+
+
+def time_line(job: Job) -> str | None:
+    """Return the estimated time of teacher and training; None where nothing can be said without loading a model.
+
+    Models are in memory where they had to be loaded for their description: in the first run with them. The rate of the
+    student is that of the CPU, so a training on a GPU has no estimate.
+    """
+    if level() is Level.QUIET:
+        return None
+    parts = [_teacher_time(job), _training_time(job)]
+    return ", ".join(part for part in parts if part is not None) or None
+
+
+def _teacher_time(job: Job) -> str | None:
+    model = job.loaded.teacher
+    if model is None or job.required == OutputSpec() or job.teacher.live or reads_tokens(job.teacher):
+        return None
+    missing = missing_rows(job, job.teacher)[1]
+    if not missing:
+        return None
+    seconds = _seconds_of(job, model, missing)
+    return None if seconds is None else f"about {duration(seconds)} for the teacher's vectors"
+
+
+def _training_time(job: Job) -> str | None:
+    stated = [stage.recipe.train.minutes for stage in job.stages if stage.recipe.train.minutes is not None]
+    if len(stated) == len(job.stages):
+        return f"{sum(stated):g} min for the training"
+    student = job.loaded.untrained
+    if student is None or pick_device(job.recipe.train.device) != "cpu":
+        return None
+    texts = 0
+    for stage in job.stages:
+        train = stage.recipe.train
+        if train.minutes is not None:
+            continue
+        seen = train.passes * len(job.corpus.train_rows)
+        texts += seen if train.max_steps is None else min(seen, train.max_steps * train.batch_size)
+    embedder = ModelEmbedder(student, "student", job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
+    seconds = _seconds_of(job, embedder, texts)
+    if seconds is None:
+        return None
+    unless = " unless the student knows its texts from the start" if _may_know_its_texts(job) else ""
+    return f"about {duration(STEP_FORWARDS * seconds + 60 * sum(stated))} for the training{unless}"
+
+
+def _may_know_its_texts(job: Job) -> bool:
+    """Whether the student has all of the teacher's layers, so that a training may end at once (train/trainer.py)."""
+    section = job.recipe.student
+    is_whole = section.intermediate_size is None and section.embedding is None
+    takes_all_layers = section.model == "teacher" and job.student.layers == job.teacher.info.layers
+    return is_whole and takes_all_layers and job.stages[-1].automatic is not None
+
+
+def _seconds_of(job: Job, model: ModelEmbedder, texts: int) -> float | None:
+    """Return the seconds that the model needs for so many of the corpus's texts; None for little work."""
+    sample = job.corpus.prompted(sample_rows(job.corpus))
+    characters = float(np.mean([len(text) for text in sample]))
+    if texts * characters < CHARACTERS_A_TOKEN * LEAST_TOKENS:  # roughly: counting the tokens takes time as well
+        return None
+    return texts * seconds_a_text(job, model)
 
 
 def _test(job: Job) -> str:

@@ -12,10 +12,9 @@ from sentence_transformers import SentenceTransformer
 from distilvec.cli.options import names_by_key
 from distilvec.cli.terminal import show_table
 from distilvec.config.schema import Recipe
-from distilvec.core.duration import duration
 from distilvec.core.errors import plain_errors, set_by
 from distilvec.core.files import existing_paths
-from distilvec.core.log import log
+from distilvec.core.log import duration, log
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.data.labelled_rows import LabelledTexts, Source
@@ -23,14 +22,14 @@ from distilvec.models.load import model_name as short_name
 from distilvec.pipeline.claim import changed_inputs, own_folder
 from distilvec.pipeline.inputs import Model, model_name
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.overview import embedding_rate
+from distilvec.pipeline.judgement import student_embedder
+from distilvec.pipeline.overview import SampleTeacher, measure_stage, seconds_a_text
 from distilvec.pipeline.prepare import tokenize
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
 from distilvec.report.record import read_run_record
 from distilvec.students.task_head import load_head
-from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.metrics import Callback
 from distilvec.verbs.classify.command import classify as command
 from distilvec.verbs.classify.recipes import (
@@ -49,7 +48,7 @@ from distilvec.verbs.classify.recipes import (
 )
 from distilvec.verbs.classify.result import Classifier, read_classifier
 from distilvec.verbs.classify.split import SplitRows, read_and_split, refuse_learned_rows, split_files, write_split
-from distilvec.verbs.plan.plan import Lines, SampleTeacher, measure_stage
+from distilvec.verbs.plan.plan import Lines
 from distilvec.vocabulary.compare import parameter_counts
 
 Options = tuple[int | None, int, bool, Mapping[str, Any]]  # epochs, seed, trust_remote_code, overrides
@@ -245,8 +244,8 @@ def _lines(
 ) -> Lines:
     teacher_model = untrained_student(teacher_job, fitted=False)
     student_model = untrained_student(student_job, fitted=False)
-    teacher_seconds = _seconds_a_text(teacher_job, teacher_model)
-    student_seconds = _seconds_a_text(student_job, student_model)
+    teacher_seconds = seconds_a_text(teacher_job, student_embedder(teacher_job, teacher_model, "teacher"))
+    student_seconds = seconds_a_text(student_job, student_embedder(student_job, student_model, "student"))
 
     lines = [["labels", f"{len(split.classes):,} ({data.columns.label}), at least {split.fewest:,} rows each"]]
     lines.append(["training rows", f"{len(split.train):,}, and {len(split.validation):,} for validation"])
@@ -282,10 +281,3 @@ def _training(job: Job, student: SentenceTransformer) -> str:
     teachers = [SampleTeacher(job, job.teacher, None)]
     costs = [measure_stage(job, stage, student, tokens, None, teachers) for stage in job.stages]
     return "; ".join(cost.line for cost in costs)
-
-
-def _seconds_a_text(job: Job, model: SentenceTransformer) -> float:
-    """Measure how long a model takes for one of the corpus's texts."""
-    embedder = ModelEmbedder(model, "model", job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
-    rate, lengths = embedding_rate(embedder, job.corpus.prompted(range(len(job.corpus))))
-    return rate.mean(lengths)

@@ -54,8 +54,7 @@ def plan(
 
     from distilvec.cli.terminal import show_table
     from distilvec.pipeline.resolve import resolve
-    from distilvec.verbs.plan.fleet import Fleet
-    from distilvec.verbs.plan.plan import make_plan
+    from distilvec.verbs.plan.plan import Fleet, make_plan
 
     fleet = None if workers is None else Fleet(workers, hourly_price)
     if runs.is_sweep:

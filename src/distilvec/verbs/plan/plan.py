@@ -2,103 +2,75 @@
 
 from __future__ import annotations
 
-import copy
+import math
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.alignment.store import AlignmentStore
 from distilvec.config.presets import find_preset
-from distilvec.core.batch import TextBatch
-from distilvec.core.duration import duration
+from distilvec.config.schema import Role
+from distilvec.config.score_columns import SCORE_COLUMNS, columns_with
+from distilvec.core.files import folder_bytes
 from distilvec.core.info import UNLIMITED
-from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.log import duration
+from distilvec.core.outputs import OutputSpec
+from distilvec.core.vectors import spread_items
 from distilvec.data.corpus import validation_line
 from distilvec.data.tokens import TokenStore
-from distilvec.evaluation.tasks import StoredTask
-from distilvec.evaluation.text_distances import row_batches
+from distilvec.evaluation.tasks import RetrievalTask, StoredTask, Task, embedded_texts
 from distilvec.models.parts import is_static, text_tokenizer
 from distilvec.pipeline.caches import (
     begun_cache,
-    bytes_of_a_text,
     missing_rows,
     reads_tokens,
-    token_source,
 )
-from distilvec.pipeline.data import ReadyTeacher, training_data
+from distilvec.pipeline.data import ReadyTeacher
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.judgement import draw_rows, student_embedder
-from distilvec.pipeline.objectives import make_objective, required_outputs
-from distilvec.pipeline.overview import PerToken, measure_rate, missing_role, rate_text, sample_rows
+from distilvec.pipeline.objectives import trains_projection
+from distilvec.pipeline.overview import (
+    SAMPLE_TEXTS,
+    PerToken,
+    SampleTeacher,
+    StageCost,
+    TextCost,
+    cost_of_a_text,
+    embedding_rate,
+    measure_stage,
+    missing_role,
+    sample_rows,
+)
 from distilvec.pipeline.prepare import align, prepare_teacher, tokenize, tokenize_for
-from distilvec.pipeline.student import trainable, untrained_student
+from distilvec.pipeline.student import untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
-from distilvec.pipeline.train import measure_pace, steps_in_minutes
 from distilvec.report.model_card import shorter_reading
 from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.cache.fill import compute_tokens, in_order
-from distilvec.teachers.cache.signals import Array, Ragged, Rows
+from distilvec.teachers.cache.evaluation_vectors import PromptedTexts, evaluation_folder
+from distilvec.teachers.cache.store import MANIFEST, TeacherCache
+from distilvec.teachers.encode import BATCH_TOKENS
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.stages import Stage
-from distilvec.train.trainer import planned_steps
-from distilvec.verbs.plan.api_costs import cost_lines
-from distilvec.verbs.plan.evaluation import evaluation_lines, teacher_evaluation
-from distilvec.verbs.plan.fleet import Fleet, fleet_lines
 from distilvec.vocabulary.compare import parameter_counts
 
-JUDGED_SAMPLE = 64  # texts that are embedded to measure the time of the judgement
+SIZES = {"100 M": 10**8, "1 B": 10**9}  # texts like those of the corpus
+KEY_BYTES = 20  # of memory a text, in the process that fills or reads a cache
+LONGER = 1.5  # a rate holds for texts up to so many times as long
 Lines = list[list[str]]  # rows of a name and a value; the name of a detail begins with two spaces
 
 
 @dataclass(frozen=True)
-class SampleTeacher:
-    """Gives outputs of the right shapes while a few steps are timed; nothing is learned from them.
+class Fleet:
+    """`workers` machines or GPUs like the one that the sample runs on, and the price of one for an hour, if any."""
 
-    `lengths` are the teacher's tokens per row, None if no token outputs are required.
-    """
-
-    job: Job
-    teacher: Teacher
-    lengths: np.ndarray | None
-
-    def signals_for(self, required: OutputSpec) -> SampleTeacher:
-        """Return this teacher, for any outputs."""
-        return self
-
-    def signals(self, batch: TextBatch) -> ModelOutputs:
-        """Return zero vectors; for tokens equal importance, the first pairs, and Gram matrices of orthogonal rows."""
-        info = self.teacher.info
-        classes = 1 if self.job.examples is None else self.job.examples.info.classes
-        zeros = partial(torch.zeros, device=batch.rows.device)
-        outputs = ModelOutputs(
-            embedding=zeros(len(batch), info.dim),
-            pre_dense=zeros(len(batch), info.pre_dense_dim) if info.pre_dense_dim else None,
-            vector=zeros(len(batch), info.hidden_size or info.dim),
-            logits=zeros(len(batch) // batch.texts_per_example, classes),
-        )
-        required = self.job.required.tokens
-        if required is None or self.lengths is None:
-            return outputs
-        lengths = torch.from_numpy(self.lengths[batch.rows.cpu().numpy()]).to(batch.rows.device)
-        mask = torch.arange(int(lengths.max()), device=lengths.device) < lengths[:, None]
-        states = dict.fromkeys(required.hidden, zeros(*mask.shape, info.hidden_size or 0))
-        outputs = replace(outputs, hidden_layers=states, mask=mask, importance=mask / lengths[:, None])
-        if batch.alignment is None:
-            return outputs
-        pairs = batch.alignment.pairs
-        selected = pairs[:, : max(2, pairs.shape[1] // required.divisor)]
-        is_pair = (selected[..., 0] >= 0).float()
-        grams = torch.diag_embed(is_pair / is_pair.sum(1, keepdim=True).clamp_min(1).sqrt())
-        return replace(outputs, selected=selected, grams=dict.fromkeys(required.gram_layers, grams))
+    workers: int
+    hourly_price: float | None = None
 
 
 def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
@@ -112,7 +84,7 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
     sources_of_outputs = [teacher.source for teacher in teachers]
     alignment = next((teacher.alignment for teacher in teachers if teacher.alignment is not None), None)
     costs = [measure_stage(job, stage, student, tokens, alignment, sources_of_outputs) for stage in job.stages]
-    judgement = plan_line(job, tokens, student)
+    judgement = _judgement_line(job, tokens, student)
 
     lines = _corpus_lines(job, tokens)
     for teacher in teachers:
@@ -220,6 +192,9 @@ def _code(job: Job) -> Iterator[str]:
         yield f"the code that comes with {student.model or student.tokenizer} (student.trust_remote_code)"
 
 
+# -- teachers ----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class TeacherPlan:
     """A teacher's rows, the source of its outputs in timed steps, its alignment, and what it embeds to be evaluated."""
@@ -228,16 +203,6 @@ class TeacherPlan:
     source: ReadyTeacher | SampleTeacher
     alignment: AlignmentStore | None
     evaluation: str | None
-
-
-@dataclass(frozen=True)
-class TextCost:
-    """Seconds and bytes of a text on average, and the rate in words; a table of vectors or an API has no rate."""
-
-    bytes: float
-    seconds: float = 0.0
-    rate: PerToken | None = None
-    rate_text: str = ""
 
 
 def _plan_teacher(
@@ -258,7 +223,7 @@ def _plan_teacher(
             alignment = align(job, text_tokenizer(student), model)
         if model is not None and reads_tokens(teacher):
             tokens = tokenize_for(job, teacher, model)
-        cost = _cost_of_a_text(job, teacher, model, tokens, alignment)
+        cost = cost_of_a_text(job, teacher, model, tokens, alignment)
         folder, missing = missing_rows(job, teacher)
         if missing and isinstance(embedder, TableEmbedder):
             embedder.check_texts(teacher.corpus, teacher.manifest.signals, begun_cache(job, teacher))
@@ -284,7 +249,7 @@ def _plan_teacher(
     if fleet is not None and cost.rate is None:
         lines.append(["  with workers", "they are for a teacher that is a model on their machines"])
     elif fleet is not None:
-        lines += fleet_lines(fleet, teacher, missing, cost.seconds, cost.bytes, student_tokens)
+        lines += fleet_lines(fleet, teacher, missing, cost, student_tokens)
 
     lengths = None
     if alignment is not None:
@@ -334,70 +299,7 @@ def _disk_text(teacher: Teacher, folder: Path, size: float) -> str:
     return text
 
 
-def _cost_of_a_text(
-    job: Job, teacher: Teacher, model: ModelEmbedder | None, tokens: TokenStore | None, alignment: AlignmentStore | None
-) -> TextCost:
-    """Measure what a text costs, on long and on short ones of a random sample."""
-    corpus = teacher.corpus
-    pairs = None if alignment is None else np.asarray(alignment.counts, dtype=np.int64)
-    size = bytes_of_a_text(teacher, None if tokens is None else np.asarray(tokens.lengths, dtype=np.int64), pairs)
-    if model is None:
-        return TextCost(size)
-
-    rows = sample_rows(corpus)
-    if tokens is None:
-        texts = corpus.prompted(rows)
-        lengths = model.lengths(texts)
-        rate, _ = measure_rate(lambda chosen: model.signals([texts[row] for row in chosen]), lengths)
-    else:
-        source = token_source(job, teacher, model, tokens, alignment)
-        lengths = np.asarray(tokens.lengths[rows], dtype=np.int64)
-
-        def compute(chosen: Rows) -> dict[str, Array | Ragged]:
-            return in_order(list(compute_tokens(teacher.manifest, corpus, source, rows[chosen])))
-
-        rate, _ = measure_rate(compute, lengths)
-    return TextCost(size, rate.mean(lengths), rate, rate_text(rate, lengths))
-
-
-@dataclass(frozen=True)
-class StageCost:
-    """A stage of the training, and the seconds of all its steps."""
-
-    steps: int
-    texts_a_step: int
-    seconds: float
-
-    @property
-    def line(self) -> str:
-        """The steps and their time in words."""
-        return f"{self.steps:,} steps of {self.texts_a_step} texts: about {duration(self.seconds)}"
-
-
-def measure_stage(
-    job: Job,
-    stage: Stage,
-    student: SentenceTransformer,
-    tokens: TokenStore,
-    alignment: AlignmentStore | None,
-    teachers: Sequence[ReadyTeacher | SampleTeacher],
-) -> StageCost:
-    """Measure a stage by a few real steps on a copy of the untrained student.
-
-    `alignment`: the teacher's tokens beside the student's, None for a method that reads none. `teachers` give the
-    outputs in these steps.
-    """
-    train = stage.recipe.train
-    encoder = trainable(job, copy.deepcopy(student))
-    objective = make_objective(stage, job.context)
-    required = required_outputs(objective, job.examples)
-    data = training_data(job, tokens, alignment, [teacher.signals_for(required) for teacher in teachers], required)
-    pace = measure_pace(encoder, objective, data, train)
-    if train.minutes is None:
-        steps = planned_steps(train, pace.steps_an_epoch)
-    else:
-        steps = steps_in_minutes(train, pace, data)
-    return StageCost(steps, pace.texts_a_step, steps * pace.step_seconds)
+# -- training ----------------------------------------------------------------------------------------------------------
 
 
 def _training_lines(stages: Sequence[Stage], costs: Sequence[StageCost]) -> Lines:
@@ -413,10 +315,11 @@ def _training_lines(stages: Sequence[Stage], costs: Sequence[StageCost]) -> Line
     return [["training", whole], *stage_lines]
 
 
-def plan_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[str] | None:
-    """Return the plan's row: texts, tokens and time of the judgement, the last measured on a few texts; None without
-    one.
-    """
+# -- judgement and evaluation ------------------------------------------------------------------------------------------
+
+
+def _judgement_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[str] | None:
+    """Return the row of texts, tokens and time of the judgement, measured on a few texts; None without one."""
     if job.required == OutputSpec() or job.corpus.paired:
         return None
     if job.recipe.evaluation.stored is not None:
@@ -426,14 +329,207 @@ def plan_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[
     if rows is None:
         return None
     embedder = student_embedder(job, model, "student")
-    sample = rows.every[:JUDGED_SAMPLE]
-    list(row_batches(job.corpus, sample[:8], embedder))  # warm-up
-    began = time.perf_counter()
-    list(row_batches(job.corpus, sample, embedder))
-    a_token = (time.perf_counter() - began) / int(tokens.lengths[sample].sum())
-    read = int(tokens.lengths[rows.every].sum())
+    rate, _ = embedding_rate(embedder, job.corpus.prompted(sample_rows(job.corpus)))
+    lengths = np.asarray(tokens.lengths[rows.every], dtype=np.int64)
     return [
         "judgement",
-        f"{len(rows.queries):,} validation texts, searched for among {len(rows.candidates):,} others: {read:,} tokens, "
-        f"by the student before and after training: about {duration(2 * read * a_token)}",
+        f"{len(rows.queries):,} validation texts, searched for among {len(rows.candidates):,} others: "
+        f"{lengths.sum():,} tokens, by the student before and after training: "
+        f"about {duration(2 * rate.total(lengths))}",
     ]
+
+
+def evaluation_texts(tasks: Sequence[Task], documents: bool = True) -> dict[Role, list[str]]:
+    """Distinct texts that a model embeds for all tasks, by role; with or without the `documents` of searches."""
+    by_role: dict[Role, dict[str, None]] = {}
+    for task in tasks:
+        first, second = embedded_texts(task)
+        is_embedded_by_another = isinstance(task, RetrievalTask) and not documents
+        for role, texts in (first,) if is_embedded_by_another else (first, second):
+            by_role.setdefault(role, {}).update(dict.fromkeys(texts))
+    return {role: list(texts) for role, texts in by_role.items()}
+
+
+def teacher_evaluation(job: Job, model: ModelEmbedder, rate: PerToken | None) -> str:
+    """What the teacher has to embed for the evaluation, and how long that takes.
+
+    `rate` is that of the training texts; it is measured again if there is none, or if these texts are longer.
+    """
+    folder = evaluation_folder(job.store.root, job.teacher.embeddings)
+    cache = TeacherCache.open(folder) if (folder / MANIFEST).exists() else None
+    count = 0
+    missing: list[str] = []
+    for role, texts in evaluation_texts(job.tasks).items():
+        count += len(texts)
+        prompted = PromptedTexts(texts, job.teacher.info.prompts.get(role, ""))
+        rows = np.arange(len(texts))
+        if cache is not None:
+            rows = np.flatnonzero(cache.positions(prompted.keys) < 0)
+        missing += prompted.prompted(rows)
+    if not missing:
+        return f"the vectors of all {count:,} texts are stored: {folder}"
+    lengths = model.lengths(spread_items(missing, SAMPLE_TEXTS))
+    if rate is None or lengths.max() > LONGER * rate.lengths[1]:
+        rate, _ = embedding_rate(model, missing)
+    return f"{len(missing):,} of {count:,} texts: about {duration(len(missing) * rate.mean(lengths))}; then stored"
+
+
+def student_evaluation(job: Job, student: SentenceTransformer) -> str | None:
+    """What models of the student's size embed for the evaluation, and how long that takes; None for nothing."""
+    section = job.recipe.evaluation
+    checkpoints = job.recipe.train.keep_students
+    models: list[str] = [name for name in ("untrained", "student") if name in section.columns]
+    if "projected" in section.columns and trains_projection(job):
+        models.append("projected")
+    times = len(models)
+    if checkpoints and "margin" in section.parts:
+        models.append(f"{checkpoints} saved checkpoints")
+        times += checkpoints
+    searching = _columns_with_teacher(job)
+
+    parts = []
+    seconds = 0.0
+    model = ModelEmbedder(student, "student", section.batch_tokens, job.teacher.info.prompts)
+    for names, repeats, documents in ((models, times, True), (searching, len(searching), False)):
+        if not names:
+            continue
+        texts = []
+        for role, role_texts in evaluation_texts(job.tasks, documents).items():
+            prompt = model.prompts.get(role, "")
+            texts += [prompt + text for text in role_texts]
+        rate, lengths = embedding_rate(model, texts)
+        seconds += repeats * len(texts) * rate.mean(lengths)
+        parts.append(f"{len(texts):,} texts, {repeats} times ({', '.join(names)})")
+    return f"{'; '.join(parts)}: about {duration(seconds)}" if parts else None
+
+
+def _columns_with_teacher(job: Job) -> list[str]:
+    """Return the columns in which a model of the student's size embeds queries, and the teacher documents.
+
+    Without those of a model that has a column of its own, for which it embeds the same queries.
+    """
+    if not job.in_teacher_space or job.context.student_dim != job.teacher.info.dim:
+        return []
+    columns = job.recipe.evaluation.columns
+    names = []
+    for name, column in SCORE_COLUMNS.items():
+        if name in columns and len(column.models) > 1 and column.queries not in columns:
+            names.append(name)
+    return names
+
+
+def evaluation_lines(job: Job, student: SentenceTransformer, teacher: str | None) -> Lines:
+    """Rows of the plan about the evaluation; `teacher` is the teacher's, None if it embeds nothing."""
+    if not job.tasks:
+        return []
+    section = job.recipe.evaluation
+    names = ", ".join(task.name for task in job.tasks)
+    count = "1 task" if len(job.tasks) == 1 else f"{len(job.tasks)} tasks"
+    lines = [["evaluation", f"{count}: {names}"]]
+    if teacher is not None and columns_with("teacher") & {*section.columns}:
+        lines.append(["  with the teacher", teacher])
+    of_student = student_evaluation(job, student)
+    if of_student is not None:
+        lines.append(["  with the student", of_student])
+    if "speed" in section.parts:
+        lines.append(["  table of speed", f"at most {duration(section.speed_seconds)} (evaluation.speed_seconds)"])
+    return lines
+
+
+# -- an API ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _TextsToSend:
+    """Texts to send, and about how many tokens they have."""
+
+    title: str
+    texts: int
+    tokens: int
+
+
+def cost_lines(job: Job, teacher: Teacher, model: ApiEmbedder, missing: int) -> Lines:
+    """Describe tokens, cost, time and cap: of the `missing` texts of the corpus, and of those of the evaluation."""
+    amounts = [_TextsToSend("tokens to pay for", missing, model.estimate(teacher.corpus, missing))]
+    evaluation_texts = _texts_to_send(job, teacher)
+    if evaluation_texts:
+        tokens = int(sum(model.count(evaluation_texts)))
+        amounts.append(_TextsToSend("  for evaluation", len(evaluation_texts), tokens))
+
+    api = model.api
+    rule = "4 bytes a token" if api.tokenizer is None else f"tokenizer {api.tokenizer}"
+    lines = []
+    requests = 0
+    total = 0
+    for amount in amounts:
+        cost = api.cost_note(amount.tokens)
+        lines.append([amount.title, f"about {amount.tokens:,} of {amount.texts:,} texts ({rule}){cost}"])
+        by_texts = math.ceil(amount.texts / api.batch_texts)
+        by_tokens = math.ceil(amount.tokens / (model.section.batch_tokens or BATCH_TOKENS))
+        requests += max(by_texts, by_tokens)
+        total += amount.tokens
+
+    minutes = 0.0
+    if api.requests_per_minute:
+        minutes = max(minutes, requests / api.requests_per_minute)
+    if api.tokens_per_minute:
+        minutes = max(minutes, total / api.tokens_per_minute)
+    time = f", at least {minutes:,.1f} minutes" if minutes else ""
+    key = f"with the key in {api.key_variable}" if api.key_variable else "without a key"
+    lines.append(["server", f"{api.base_url}, {key}"])
+    lines.append(["requests", f"about {requests:,}{time}"])
+
+    spent = model.meter.counts["tokens"]
+    if api.cap is not None:
+        warning = " The cap ends it before." if api.exceeded(spent + total) else ""
+        lines.append(["cap", f"{api.cap}; {spent:,} tokens spent until now.{warning}"])
+    elif spent:
+        lines.append(["spent until now", model.meter.note])
+    return lines
+
+
+def _texts_to_send(job: Job, teacher: Teacher) -> list[str]:
+    """Distinct texts with prompts that the evaluation sends; none if it does not score this teacher."""
+    if teacher is not job.teacher or not columns_with("teacher") & {*job.recipe.evaluation.columns}:
+        return []
+    texts: dict[tuple[Role, str], None] = {}
+    for task in job.tasks:
+        for role, texts_of_role in embedded_texts(task):
+            texts.update(dict.fromkeys((role, text) for text in texts_of_role))
+    prompts = teacher.info.prompts
+    return [prompts.get(role, "") + text for role, text in texts]
+
+
+# -- several workers ---------------------------------------------------------------------------------------------------
+
+
+def fleet_lines(fleet: Fleet, teacher: Teacher, missing: int, cost: TextCost, tokens: TokenStore) -> Lines:
+    """Rows for the corpus and for the sizes of SIZES; `cost` is that of a text on one worker.
+
+    Time is that of the model alone, divided by the workers. Disk has the vectors, the corpus and the student's tokens.
+    """
+    text_bytes = (folder_bytes(teacher.corpus.folder) + folder_bytes(tokens.folder)) / len(teacher.corpus)
+    workers = "1 worker" if fleet.workers == 1 else f"{fleet.workers:,} workers"
+    lines = [[f"with {workers}", _fleet_line(fleet, cost, text_bytes, missing)]]
+    for name, count in SIZES.items():
+        lines.append([f"  {name} texts", _fleet_line(fleet, cost, text_bytes, count)])
+    return lines
+
+
+def _fleet_line(fleet: Fleet, cost: TextCost, text_bytes: float, texts: int) -> str:
+    seconds = texts * cost.seconds
+    price = "" if fleet.hourly_price is None else f", cost {seconds / 3600 * fleet.hourly_price:,.2f}"
+    time = duration(seconds / fleet.workers)
+    vectors = _size_of(texts * cost.bytes)
+    text_files = _size_of(texts * text_bytes)
+    keys = _size_of(texts * KEY_BYTES)
+    return f"about {time}{price}; {vectors} of vectors, {text_files} of texts and tokens; keys in memory {keys}"
+
+
+def _size_of(count: float) -> str:
+    """A number of bytes in MB, GB or TB."""
+    if count >= 1e12:
+        return f"{count / 1e12:,.1f} TB"
+    if count >= 1e9:
+        return f"{count / 1e9:,.1f} GB"
+    return f"{count / 1e6:,.1f} MB"

@@ -132,7 +132,7 @@ def _(world: World) -> list[str]:
 
 
 pipe_case("recipe", "recipe", lambda world, root: ["run", pipe(root / "r.yaml"), "--out", "run"])
-pipe_case("suite", "suite", lambda world, root: ["evaluate", str(world.model), "--suite", pipe(root / "s.yaml")])
+pipe_case("suite", "--suite", lambda world, root: ["evaluate", str(world.model), "--suite", pipe(root / "s.yaml")])
 pipe_case(
     "a-table",
     "teacher.vectors",

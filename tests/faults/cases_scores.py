@@ -61,7 +61,7 @@ def _(world: World) -> list[str]:
     return ["evaluate", str(world.model), "--benchmark", "MTEB(eng, v9)"]
 
 
-@case("evaluate-empty-suite", key="suite")
+@case("evaluate-empty-suite", key="--suite")
 def _(world: World) -> list[str]:
     never_loads(world)
     return ["evaluate", str(world.model), "--suite", world.file("suite.yaml", "[]\n")]

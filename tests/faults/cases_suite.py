@@ -10,7 +10,7 @@ STS = "sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n
 def suite(name: str, content: str | bytes) -> None:
     """A case in which a model is evaluated on a suite with this content."""
 
-    @case(f"suite-{name}", key="suite")
+    @case(f"suite-{name}", key="--suite")
     def _(world: World) -> list[str]:
         world.file("sts.csv", STS)
         return ["evaluate", str(world.model), "--suite", world.file("suite.yaml", content)]
@@ -35,12 +35,12 @@ for _name, _content in (
     suite(_name, _content)
 
 
-@case("suite-missing", key="suite")
+@case("suite-missing", key="--suite")
 def _(world: World) -> list[str]:
     return ["evaluate", str(world.model), "--suite", "nowhere.yaml"]
 
 
-@case("suite-is-a-folder", key="suite")
+@case("suite-is-a-folder", key="--suite")
 def _(world: World) -> list[str]:
     (world.root / "suite").mkdir()
     return ["evaluate", str(world.model), "--suite", "suite"]

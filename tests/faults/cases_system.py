@@ -205,7 +205,7 @@ _unreadable("recipe", "recipe")
 _unreadable("texts", "corpus.sources.0.path")
 _unreadable("teacher-weights", "teacher.model")
 _unreadable("teacher-folder", "teacher.model")
-_unreadable("suite", "suite")
+_unreadable("suite", "--suite")
 
 
 @case("a-run-folder-without-permission", key="--out")

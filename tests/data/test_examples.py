@@ -310,7 +310,7 @@ def test_a_file_with_other_names_of_columns(tmp_path):
     folder.mkdir()
     (folder / "train.csv").write_text("utterance,intent\nwhere is it,a\nhow much,b\nwhere now,a\n", encoding="utf-8")
     (folder / "test.csv").write_text("utterance,intent\nwhere,a\n", encoding="utf-8")
-    with refused("task.path", "task.columns='{text: ITS_NAME, l"):
+    with refused("task.path", "columns: {text: ITS_NAME, l"):
         build_examples(TaskSection(type="classification", path=folder), {}, tmp_path / "first")
     columns = {"text": "utterance", "label": "intent"}
     section = TaskSection(type="classification", path=folder, columns=columns)

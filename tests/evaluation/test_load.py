@@ -37,7 +37,7 @@ def test_sts_keeps_the_split_and_subset(write_jsonl):
     assert task.first == ["a", "c", "e"] and task.second == ["b", "d", "f"] and task.gold.tolist() == [1, 4.5, 2.5]
     assert load_sts("t", path, TableOptions(subset=("y",))).first == ["c", "e"]
     assert list(task_texts(task)) == ["a", "c", "e", "b", "d", "f"]
-    with pytest.raises(DistilvecError, match=r"^\[suite\] .*'w'; found x, y"):
+    with pytest.raises(DistilvecError, match=r".*'w'; found x, y"):
         load_sts("t", path, TableOptions(subset=("w",)))
 
 

@@ -323,6 +323,7 @@ def _files(section: TaskSection) -> list[Path]:
         splits.append(section.validation_split)
     files: set[Path] = set()
     for split in splits:
-        file = split_file(section.path, TableOptions(split, key="task.path"))
+        with about("task.path"):
+            file = split_file(section.path, TableOptions(split))
         files |= {saved for _, saved in saved_files(file)} if file.is_dir() else {file}
     return sorted(files)

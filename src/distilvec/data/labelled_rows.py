@@ -162,7 +162,7 @@ def load_labelled(
         target_columns = label_columns
     elif kind != "sts":
         names["label"] = label_columns
-    options = TableOptions(split, columns=cast(dict[str, str], names), key="task.path")
+    options = TableOptions(split, columns=cast(dict[str, str], names))
     rows = table_rows(path, options, (*text_columns, *target_columns))
     texts = [tuple(text_of(row[column], where, column) for column in text_columns) for where, row in rows]
     if kind == "sts":

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from distilvec.core.errors import DistilvecError, about, explained
+from distilvec.core.errors import DistilvecError
 from distilvec.data.readers import MAPPING, TABLES, Row, extension, is_saved_dataset, read_rows
 
 LocatedRow: TypeAlias = tuple[str, Row]
@@ -27,22 +27,21 @@ class TableOptions:
     """The part of a table that is a task.
 
     `split`; `subset`, the values of column `subset` to keep (None = all); `columns` of other names than the task's, as
-    {task's name: file's name}; `key`, the setting that error messages name.
+    {task's name: file's name}.
     """
 
     split: str = "test"
     subset: tuple[str, ...] | None = None
     columns: Mapping[str, str] | None = None
-    key: str = "suite"
 
 
-def find_table(folder: Path, stem: str, key: str) -> Path | None:
+def find_table(folder: Path, stem: str) -> Path | None:
     """The table `stem` in a folder, None if there is none; DistilvecError if there are several."""
     paths = [folder / (stem + ending) for ending in (*TABLES, MAPPING)]
     tables = [path for path in paths if path.is_file()]
     if len(tables) > 1:
         names = some_of(path.name for path in tables)
-        raise DistilvecError(f"{folder}: several files for '{stem}': {names}.", "Keep one of them.", key=key)
+        raise DistilvecError(f"{folder}: several files for '{stem}': {names}.", "Keep one of them.")
     return tables[0] if tables else None
 
 
@@ -54,7 +53,7 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
     Errors: DistilvecError if the split or a subset is missing (it lists those that exist), or a row has no split.
     """
     names = ", ".join(f"{name}: ITS_NAME" for name in needed)
-    fix = f"Name yours: task.columns='{{{names}}}'." if options.key == "task.path" else f"Add columns: {{{names}}}."
+    fix = f"Name yours with columns: {{{names}}}."
     file_names = {name: name for name in needed} | dict(options.columns or {})
     needed_of_file = list(file_names.values())
     about_rows = ["split"] if options.subset is None else ["split", "subset"]
@@ -65,26 +64,22 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
         return {name for name in (*needed_of_file, *about_rows) if name in names}
 
     rows = []
-    with about(options.key, file):
-        for where, row in read_rows(file, choose):
-            rows.append((where, only_columns(row, needed_of_file, about_rows)))
+    for where, row in read_rows(file, choose):
+        rows.append((where, only_columns(row, needed_of_file, about_rows)))
     if not rows:
-        raise DistilvecError(f"{path}: no rows. Expected the rows of split '{options.split}'.", key=options.key)
+        raise DistilvecError(f"{path}: no rows. Expected the rows of split '{options.split}'.")
     table = str(path)
     if any("split" in row for _, row in rows):
         for where, row in rows:
             if row.get("split") in (None, ""):
                 problem = f"{where}: no split, though other rows have one."
-                raise DistilvecError(problem, "Name the split of every row.", key=options.key)
-        with about(options.key):
-            rows = _select(rows, "split", (options.split,), table)
+                raise DistilvecError(problem, "Name the split of every row.")
+        rows = _select(rows, "split", (options.split,), table)
     if options.subset is not None:
-        with about(options.key):
-            rows = _select(rows, "subset", options.subset, table)
+        rows = _select(rows, "subset", options.subset, table)
 
     for number, (where, row) in enumerate(rows):
-        with about(options.key):
-            need_columns(row, needed_of_file, where, fix)
+        need_columns(row, needed_of_file, where, fix)
         rows[number] = (where, {name: row[file_name] for name, file_name in file_names.items()})
     return rows
 
@@ -98,8 +93,7 @@ def split_file(path: Path, options: TableOptions) -> Path:
     """
     if is_saved_dataset(path / options.split):
         return path / options.split
-    with explained(options.key, path):
-        return _split_file(path, options) if path.is_dir() and not is_saved_dataset(path) else path
+    return _split_file(path, options) if path.is_dir() and not is_saved_dataset(path) else path
 
 
 def need_columns(row: Row, needed: Sequence[str], where: str, fix: str = "Rename the file's columns.") -> None:
@@ -278,7 +272,7 @@ def _select(rows: list[LocatedRow], column: str, values: Sequence[str], table: s
 
 def _split_file(folder: Path, options: TableOptions) -> Path:
     """The file of a split in a folder, or the folder's only table."""
-    table = find_table(folder, options.split, options.key)
+    table = find_table(folder, options.split)
     if table is not None:
         return table
     files = sorted(file for file in folder.iterdir() if extension(file) in TABLES)
@@ -288,5 +282,4 @@ def _split_file(folder: Path, options: TableOptions) -> Path:
     raise DistilvecError(
         f"{folder}: found {names}; expected {options.split}{TABLES[0]} (or another of {', '.join(TABLES)}), or a "
         "single file.",
-        key=options.key,
     )

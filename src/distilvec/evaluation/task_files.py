@@ -174,7 +174,7 @@ def _judgements_file(folder: Path, split: str, qrels: str | None) -> Path:
             f"{folder} has no judgements. Expected {os.path.relpath(folder / qrels, folder)}.", key=KEY
         )
     for place, stem in ((folder, "qrels"), (folder / "qrels", split)):
-        file = find_table(place, stem, KEY) or place / f"{stem}.txt"
+        file = find_table(place, stem) or place / f"{stem}.txt"
         if file.is_file():
             return file
     splits = sorted(path.name for path in (folder / "qrels").glob("*"))
@@ -211,7 +211,7 @@ def _training_rows(labels: list[str], limit: int | None, seed: int, path: Path) 
 
 def _texts_by_id(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
     """Title and text of every row of a corpus or queries file, by id."""
-    file = find_table(folder, stem, KEY)
+    file = find_table(folder, stem)
     if file is None:
         raise DistilvecError(
             f"{folder} has no {stem} file. Expected {stem} with an ending of {', '.join(TABLES)}.", key=KEY

@@ -57,7 +57,7 @@ def suite_of(path: Path, root: Path) -> Path:
         path = absolute_path(path)  # `.` has a name then
         if path.suffix.lower() in SUITE_ENDINGS:
             return path
-        if path.is_dir() and find_table(path, "corpus", KEY) is not None:
+        if path.is_dir() and find_table(path, "corpus") is not None:
             entry = {"name": as_name(path.name, "test"), "type": "retrieval", "path": str(path)}
         else:
             entry = _labelled_entry(path, root)
@@ -166,7 +166,7 @@ def _train_split(splits: set[str]) -> dict[str, str]:
 def _split_file(folder: Path) -> Path:
     """Return the file of the split that is scored."""
     for split in SPLITS:
-        file = find_table(folder, split, KEY)
+        file = find_table(folder, split)
         if file is not None:
             return file
     raise DistilvecError(

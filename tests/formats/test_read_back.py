@@ -113,7 +113,7 @@ def test_a_run_with_a_student_that_a_stranger_reads_otherwise_does_not_finish(
     files = RunFolder(tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(BertModel, "save_pretrained", save_misnamed)
-        with refused("", "cosine"):
+        with refused("student", "cosine"):
             run(recipe, files.path)
     assert not files.record.exists() and not files.training_result.exists()
     assert files.student.exists() == (not first)

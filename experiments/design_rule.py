@@ -54,7 +54,7 @@ from distilvec.students.design import (
     Split,
     TokensUsed,
     available_tokens,
-    count_parameters,
+    count_parts,
     describe,
     design_student,
     fill_table,
@@ -76,7 +76,7 @@ def more_layers_fewer_tokens(shape: ModelShape, parameters: int, tokens: TokensU
 
 def all_neurons_fewer_layers(shape: ModelShape, parameters: int, tokens: TokensUsed, rule: Split) -> Split | None:
     """Turn around "half of the neurons"."""
-    whole_layers = round(count_parameters(shape, rule).layers / shape.layer_parameters)
+    whole_layers = round(count_parts(shape, rule).layers / shape.layer_parameters)
     return fill_table(shape, parameters, tokens, max(1, whole_layers), shape.neurons)
 
 
@@ -150,7 +150,7 @@ def main() -> None:
     shape = replace(read_shape(ModelName(model)), linear_dim=read_shape(ModelName(arguments.teacher)).dim)
     parameters = parse_size(arguments.size).of(shape)
     split = choose_split(arguments.split, shape, parameters, tokens_of(tree, model, folder))
-    parts = count_parameters(shape, split)
+    parts = count_parts(shape, split)
     print(f"{folder.name}: {describe(split)}; {parts.total:,} of {parameters:,} parameters: {parts}", flush=True)
     if arguments.plan:
         return

@@ -51,7 +51,7 @@ from distilvec.verbs.transplant.transplant import texts_by_language
 from distilvec.vocabulary.choose import choose
 from distilvec.vocabulary.compare import compare_tokenizers
 from distilvec.vocabulary.pieces import Pieces
-from distilvec.vocabulary.transplant import transplant
+from distilvec.vocabulary.transplant import transplant_tokens
 
 TEACHER = "all-MiniLM-L6-v2"
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -136,7 +136,7 @@ def inference() -> dict[str, Any]:
     before = load_teacher(TeacherSection(model=TEACHER)).model
     asked = VocabularySection(kind="unigram", size=TURKISH)
     made = choose(asked, Pieces(before.tokenizer), texts_by_language([f"tr={sentences}"])).tokenizer
-    models, found = {"before": before, "after": transplant(before, made)[0]}, dict[str, Any]()
+    models, found = {"before": before, "after": transplant_tokens(before, made)[0]}, dict[str, Any]()
     for name, path, count in (("sentences", sentences, 1024), ("paragraphs", paragraphs, 256)):
         texts = list(texts_by_language([f"tr={path}"], limit=count)["tr"]())
         medians = in_turn(models, texts)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from refusals import refused
 
-from distilvec.students.design import ModelShape, TokensUsed, count_parameters
+from distilvec.students.design import ModelShape, TokensUsed, count_parts
 from experiments.design_rule import choose_split
 
 MINILM = ModelShape(
@@ -34,7 +34,7 @@ def test_every_split_spends_the_same_budget(shape):
     splits = [choose_split(name, shape, 8_000_000, USED) for name in ("rule", "rival1", "rival2", "rival3")]
     assert len(set(splits)) == 4
     for split in splits:
-        assert 0.96 * 8_000_000 <= count_parameters(shape, split).total <= 8_000_000
+        assert 0.96 * 8_000_000 <= count_parts(shape, split).total <= 8_000_000
 
 
 def test_each_rival_turns_one_claim_around():

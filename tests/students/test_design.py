@@ -23,7 +23,7 @@ from distilvec.students.design import (
     ModelShape,
     Split,
     TokensUsed,
-    count_parameters,
+    count_parts,
     describe,
     design_student,
     parse_size,
@@ -109,7 +109,7 @@ def test_a_size_is_a_number_or_a_share(text, size):
 
 @pytest.mark.parametrize("text", ["", "5MB", "small", "-5M", "0", "0%", "150%", "5 %%", "M", "1e6", "5,5M"])
 def test_other_sizes_are_refused(text):
-    with refused("--size", text):
+    with refused("", text):
         parse_size(text)
 
 
@@ -175,7 +175,7 @@ def test_the_tokens_used_are_those_of_a_trimmed_vocabulary(folders, name):
 def test_built_students_have_the_parameters_of_their_design(folders, name, share, tiny_tables):
     shape = read_shape(ModelName(str(folders[name])))
     used = count_tokens(AutoTokenizer.from_pretrained(folders[name]), {"en": lambda: iter(FEW_TEXTS)})
-    smallest = count_parameters(shape, smallest_split(shape, used)).total
+    smallest = count_parts(shape, smallest_split(shape, used)).total
     budget = Budget(max(smallest, int(share * shape.parameters)))
     made = design_student(shape, budget, used)
     assert made.parts.total == built_parameters(folders[name], made, dim=32) <= budget.of(shape)
@@ -228,7 +228,7 @@ def test_a_whole_budget_keeps_the_whole_model():
 
 def test_what_is_left_beside_whole_layers_goes_to_tokens_for_new_texts():
     used = TokensUsed(7000, 900, [1.0] * 7000, possible=18_000)
-    whole_layers = count_parameters(MINILM, Split(6, 1536, 7000)).total
+    whole_layers = count_parts(MINILM, Split(6, 1536, 7000)).total
     made = design_student(MINILM, Budget(whole_layers + 5000 * 384), used)
     assert made.split == Split(6, 1536, 12_000)
     assert any("5,000 tokens are kept beside the 7,000" in note for note in made.notes)
@@ -246,7 +246,7 @@ def test_a_static_student_keeps_tokens_for_new_texts():
 @pytest.mark.parametrize("shape", [MINILM, MPNET], ids=["factorized", "rows as they are"])
 def test_no_budget_is_exceeded_nor_left_unused(shape, tokens):
     everything = replace(smallest_split(shape, TokensUsed(tokens, 1000)), layers=shape.layers, neurons=shape.neurons)
-    most = count_parameters(shape, replace(everything, tokens=tokens, rank=None)).total
+    most = count_parts(shape, replace(everything, tokens=tokens, rank=None)).total
     for parameters in range(6_000_000, most, 500_000):
         made = design_student(shape, Budget(parameters), tokens)
         assert 0.8 * parameters <= made.parts.total <= parameters
@@ -291,7 +291,7 @@ def test_wide_layers_on_a_small_budget_name_a_smaller_model():
 def test_below_the_smallest_student_with_layers_the_student_is_static(shape):
     used = TokensUsed(28_000, 1200)
     smallest = smallest_split(shape, used)
-    least = count_parameters(shape, smallest).total
+    least = count_parts(shape, smallest).total
     assert design_student(shape, Budget(least), used).parts.total == least
     made = design_student(shape, Budget(least - 1), used)
     assert made.split.is_static
@@ -302,9 +302,9 @@ def test_below_the_smallest_student_with_layers_the_student_is_static(shape):
 @pytest.mark.parametrize("shape", [MINILM, MPNET], ids=["factorized", "rows as they are"])
 def test_the_least_possible_size_is_stated_and_possible(shape):
     used = TokensUsed(28_000, 1200)
-    least = count_parameters(shape, smallest_static(shape, used)).total
+    least = count_parts(shape, smallest_static(shape, used)).total
     assert least == 1200 * 32 + 32 * shape.dim
-    with refused("--size", f"{least:,}"):
+    with refused("", f"{least:,}"):
         design_student(shape, Budget(least - 1), used)
     assert design_student(shape, Budget(least), used).parts.total == least
 

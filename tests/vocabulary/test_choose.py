@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from distilvec.vocabulary.choose import kept_vocabulary
-from distilvec.vocabulary.trim import Vocabulary
+from distilvec.vocabulary.trim import ChosenVocabulary
 
 COUNTS = {"before": 200, "tokens": 113}
 
@@ -17,7 +17,7 @@ def make(tiny_model):
 
     def made_again():
         made.append(1)
-        return Vocabulary(AutoTokenizer.from_pretrained(tiny_model), dict(COUNTS), ("a note",))
+        return ChosenVocabulary(AutoTokenizer.from_pretrained(tiny_model), dict(COUNTS), ("a note",))
 
     made_again.calls = made
     return made_again

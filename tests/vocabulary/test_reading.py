@@ -25,7 +25,7 @@ from distilvec.vocabulary.choose import choose
 from distilvec.vocabulary.edit import fast_tokenizer
 from distilvec.vocabulary.load import read_tokenizer
 from distilvec.vocabulary.pieces import Pieces
-from distilvec.vocabulary.transplant import transplant
+from distilvec.vocabulary.transplant import transplant_tokens
 
 HARD = [
     *(
@@ -147,7 +147,7 @@ def test_a_model_gets_such_a_vocabulary(tmp_path, kind, byte_fallback):
     train(tmp_path / "some.model", kind, byte_fallback)
     pieces = Pieces(model.tokenizer)
     chosen = choose(VocabularySection(tokenizer=str(tmp_path / "some.model")), pieces, {})
-    changed, made = transplant(model, chosen.tokenizer)
+    changed, made = transplant_tokens(model, chosen.tokenizer)
     assert chosen.figures["tokens"] == len(made.origins) == changed[0].auto_model.get_input_embeddings().num_embeddings
     table, old = changed[0].auto_model.get_input_embeddings().weight, model[0].auto_model.get_input_embeddings().weight
     for role in ("cls", "sep", "pad", "unk"):
@@ -163,7 +163,7 @@ def test_a_tokenizer_folder_without_padding_gets_a_token_of_its_own(likes, tmp_p
     backbone = architectures.roberta(tmp_path / "backbone")  # it counts positions from the padding id
     model = SentenceTransformer(str(architectures.sentence_transformer(tmp_path / "model", backbone)), device="cpu")
     chosen = choose(VocabularySection(tokenizer=str(folder)), Pieces(model.tokenizer), {})
-    changed, _ = transplant(model, chosen.tokenizer)
+    changed, _ = transplant_tokens(model, chosen.tokenizer)
     assert changed.tokenizer.pad_token not in (None, changed.tokenizer.eos_token, changed.tokenizer.unk_token)
     alone = np.concatenate([changed.encode([text]) for text in TEXTS[:8]])
     assert np.abs(changed.encode(TEXTS[:8]) - alone).max() < 1e-5

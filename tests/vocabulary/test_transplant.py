@@ -22,7 +22,7 @@ from distilvec.formats.sentence_transformers import save_student
 from distilvec.vocabulary.edit import restrict
 from distilvec.vocabulary.pieces import Pieces, Surface
 from distilvec.vocabulary.train import train_tokenizer
-from distilvec.vocabulary.transplant import compose_rows, composition, give_tokenizer, transplant
+from distilvec.vocabulary.transplant import compose_rows, composition, give_tokenizer, transplant_tokens
 
 TEXTS = [
     "A student learns to place a text.",
@@ -51,7 +51,7 @@ def models(tmp_path_factory):
 def test_the_own_tokenizer_gives_equal_vectors_bit_for_bit(models, name):
     model = models[name]
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    changed, made = transplant(model, model.tokenizer)
+    changed, made = transplant_tokens(model, model.tokenizer)
     assert set(made.counts) == {"copied", "special"}
     np.testing.assert_array_equal(changed.encode(TEXTS), model.encode(TEXTS))
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
@@ -63,7 +63,7 @@ def test_a_part_of_the_vocabulary_gives_equal_vectors_on_its_texts(models, name)
     used = {number for text in TEXTS for number in model.tokenizer(text)["input_ids"]}
     smaller, order = restrict(Pieces(model.tokenizer), used)
     assert len(order) < len(model.tokenizer) and used <= set(order.tolist())
-    changed, _ = transplant(model, smaller)
+    changed, _ = transplant_tokens(model, smaller)
     np.testing.assert_allclose(changed.encode(TEXTS), model.encode(TEXTS), atol=1e-6)
     rows = changed[0].auto_model.get_input_embeddings().weight
     assert torch.equal(rows, model[0].auto_model.get_input_embeddings().weight[torch.from_numpy(order)])
@@ -76,7 +76,7 @@ def test_a_table_that_is_used_twice_stays_one(models, tmp_path):
     smaller, order = restrict(
         Pieces(model.tokenizer), [number for text in TEXTS for number in model.tokenizer(text)["input_ids"]]
     )
-    changed, _ = transplant(model, smaller)
+    changed, _ = transplant_tokens(model, smaller)
     for student in (changed, saved_and_loaded(changed, tmp_path / "student")):
         backbone = student[0].auto_model
         assert backbone.shared.weight is backbone.encoder.embed_tokens.weight and len(backbone.shared.weight) == len(
@@ -100,7 +100,7 @@ def test_a_table_that_is_used_twice_stays_one(models, tmp_path):
             == 2
         )
     assert model[0].auto_model.shared.weight is model[0].auto_model.encoder.embed_tokens.weight, "the old model's too"
-    fresh, _ = transplant(model, smaller)
+    fresh, _ = transplant_tokens(model, smaller)
     with torch.no_grad():
         for value in fresh.state_dict().values():
             value.zero_()
@@ -126,14 +126,14 @@ def test_tokens_before_and_behind_a_text_stay(models, name, frame):
         "<s>" in frame,
         "</s>" in frame,
     )
-    changed, made = transplant(model, model.tokenizer)
+    changed, made = transplant_tokens(model, model.tokenizer)
     assert set(made.counts) == {"copied", "special"}
     np.testing.assert_array_equal(changed.encode(texts), model.encode(texts))
     smaller, order = restrict(
         Pieces(model.tokenizer), [number for text in texts for number in model.tokenizer(text)["input_ids"]]
     )
     assert len(order) < len(model.tokenizer)
-    np.testing.assert_allclose(transplant(model, smaller)[0].encode(texts), model.encode(texts), atol=1e-6)
+    np.testing.assert_allclose(transplant_tokens(model, smaller)[0].encode(texts), model.encode(texts), atol=1e-6)
     trained = train_tokenizer(lambda: architectures.TEXTS * 20, "bpe", 330, Pieces(model.tokenizer))
     assert [trained.convert_ids_to_tokens(trained(text)["input_ids"])[0] == "<s>" for text in texts] == [
         "<s>" in frame
@@ -213,7 +213,7 @@ def test_tokens_beyond_the_table_have_no_row(models):
     """Gemma 3's tokenizer has a token for images that the table of its text model does not hold."""
     model = copy.deepcopy(models["gemma3"])
     model.tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
-    changed, made = transplant(model, model.tokenizer)
+    changed, made = transplant_tokens(model, model.tokenizer)
     assert made.counts["missing"] == 1 and made.origins[-1] == "missing"
     np.testing.assert_array_equal(changed.encode(TEXTS), model.encode(TEXTS))
 
@@ -327,23 +327,25 @@ def test_bad_input_is_named_and_changes_nothing(models):
     model = models["bert"]
     before = {key: value.clone() for key, value in model.state_dict().items()}
     with pytest.raises(DistilvecError, match="learned positions"):
-        transplant(model, model.tokenizer, max_length=4096)
+        transplant_tokens(model, model.tokenizer, max_length=4096)
     with refused("student.vocabulary.tokenizer", "Slow"):
-        transplant(model, Slow(pad_token="a", unk_token="<unk>"))
+        transplant_tokens(model, Slow(pad_token="a", unk_token="<unk>"))
     holes = architectures.wordpiece()
     holes.add_tokens("one more")
     state = Pieces(holes).state
     state["model"]["vocab"] = {token: number + (number > 100) for token, number in state["model"]["vocab"].items()}
     with refused("student.vocabulary.tokenizer", "101"):
-        transplant(model, architectures.wrap(architectures.Tokenizer.from_str(json.dumps(state)), pad_token="[PAD]"))
+        transplant_tokens(
+            model, architectures.wrap(architectures.Tokenizer.from_str(json.dumps(state)), pad_token="[PAD]")
+        )
     roles = {"pad_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
     lacking = architectures.byte_level(["<|endoftext|>"], "$A <|endoftext|>")
     with refused("student.vocabulary.tokenizer", "[CLS] and [SEP]"):
-        transplant(model, copied(lacking, pad_token="x"))
+        transplant_tokens(model, copied(lacking, pad_token="x"))
     with refused("student.vocabulary.tokenizer", "eos <|endoftext|>"):
-        transplant(model, copied(lacking, **roles))
+        transplant_tokens(model, copied(lacking, **roles))
     with pytest.raises(DistilvecError, match="has no padding token, which batches need"):
-        transplant(model, architectures.metaspace("<s> $A </s>", ["<unk>", "<s>", "</s>"]))
+        transplant_tokens(model, architectures.metaspace("<s> $A </s>", ["<unk>", "<s>", "</s>"]))
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 

@@ -69,7 +69,8 @@ def size_student(
         raise DistilvecError(
             "the teacher is no model on this machine, so that it has no layers to take.", "Name student.model.", key=KEY
         )
-    budget = parse_size(section.size, KEY)
+    with about(KEY):
+        budget = parse_size(section.size)
     with about("student.model", model.name):
         shape = replace(read_shape(model), linear_dim=teacher.dim)
     # What follows the pooling as students/build.py makes it: in a space of its own only what is asked for
@@ -94,7 +95,8 @@ def size_student(
     stored = read_stored(file, "design")
     if stored is None:
         tokens = count_tokens(tokenizer, texts_by_language(corpus))
-        design = design_student(shape, budget, tokens, static=section.is_static, key=KEY)
+        with about(KEY):
+            design = design_student(shape, budget, tokens, static=section.is_static)
         stored = {"split": describe(design.split), "keys": design.student_keys(), "notes": list(design.notes)}
         store_json(file, stored)
     return SizedStudent(sized_section(section, stored["keys"]), (stored["split"], *stored["notes"]))

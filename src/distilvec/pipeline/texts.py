@@ -46,7 +46,7 @@ from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary, stored_v
 from distilvec.vocabulary.edit import fast_tokenizer
 from distilvec.vocabulary.load import read_tokenizer
 from distilvec.vocabulary.pieces import Pieces
-from distilvec.vocabulary.trim import Vocabulary
+from distilvec.vocabulary.trim import ChosenVocabulary
 
 VOCABULARY_FORMAT = 4  # of a stored vocabulary, raised with every change of the choice of its tokens
 _ROWS = 4096  # of a corpus, read together
@@ -161,7 +161,7 @@ class StudentVocabulary:
     """The vocabulary of a student: as it is stored under `fingerprint`, and the student's `tokenizer`."""
 
     fingerprint: str
-    stored: Vocabulary
+    stored: ChosenVocabulary
     tokenizer: PreTrainedTokenizerFast
 
     def keep(self, run: RunFolder) -> None:

@@ -59,17 +59,17 @@ class Budget:
         return int(self.share * shape.parameters)
 
 
-def parse_size(text: str, key: str = "--size") -> Budget:
-    """Read a size such as 5M, 800k, 5_000_000 or 25%. Errors: DistilvecError with the key for anything else."""
+def parse_size(text: str) -> Budget:
+    """Read a size such as 5M, 800k, 5_000_000 or 25%. Errors: DistilvecError for anything else."""
     match = re.fullmatch(r"(\d[\d_]*(?:\.\d+)?)\s*([kmg%]?)", text.strip().lower())
     number = float(match[1].replace("_", "")) if match else 0.0
     if match is None or number == 0:
         raise DistilvecError(
-            f"found '{text}'; expected a number of parameters or a percentage.", "Give for example 5M or 25%.", key=key
+            f"found '{text}'; expected a number of parameters or a percentage.", "Give for example 5M or 25%."
         )
     if match[2] == "%":
         if number > 100:
-            raise DistilvecError(f"found '{text}'; a student has at most 100% of the model.", "Give less.", key=key)
+            raise DistilvecError(f"found '{text}'; a student has at most 100% of the model.", "Give less.")
         return Budget(share=number / 100)
     return Budget(parameters=round(number * _UNITS[match[2]]))
 
@@ -207,28 +207,26 @@ class Design:
         return self.split.recipe_keys(self.shape)
 
 
-def design_student(
-    shape: ModelShape, budget: Budget, tokens_used: TokensUsed | int, static: bool = False, key: str = "--size"
-) -> Design:
+def design_student(shape: ModelShape, budget: Budget, tokens_used: TokensUsed | int, static: bool = False) -> Design:
     """Design a student with the model's own layers; a static one if that is asked for, or if no layer fits.
 
-    Errors: DistilvecError with `key` for a budget below the smallest possible student, with that student's size.
+    Errors: DistilvecError for a budget below the smallest possible student, with that student's size.
     """
     parameters = budget.of(shape)
     tokens = available_tokens(shape, tokens_used)
     split = None if static else _first_split(shape, parameters, tokens)
     if split is None:
-        split = _static_split(shape, parameters, tokens, key)
+        split = _static_split(shape, parameters, tokens)
         split = with_unseen_tokens(shape, parameters, tokens, split)
         notes = _static_notes(shape, parameters, tokens, split, static)
-        return Design(shape, parameters, split, count_parameters(shape, split), notes)
+        return Design(shape, parameters, split, count_parts(shape, split), notes)
     split = widen(shape, parameters, tokens, split)
     split = with_unseen_tokens(shape, parameters, tokens, split)
     notes = _notes(shape, parameters, tokens, split)
-    return Design(shape, parameters, split, count_parameters(shape, split), notes)
+    return Design(shape, parameters, split, count_parts(shape, split), notes)
 
 
-def count_parameters(shape: ModelShape, split: Split) -> Parts:
+def count_parts(shape: ModelShape, split: Split) -> Parts:
     """Return the parameters of a student as students/build.py makes it."""
     if split.is_static and split.rank is not None:
         return Parts(split.tokens * split.rank, 0, 0, 0, linear_parameters(shape, split.rank))
@@ -283,7 +281,7 @@ def fill_table(
     Tokens are left out where there are less than `least_rank` numbers for each of them.
     """
     whole = Split(layers, neurons, tokens.number)
-    if count_parameters(shape, whole).total <= parameters:
+    if count_parts(shape, whole).total <= parameters:
         return whole
     if shape.no_factorizing:
         return with_tokens(shape, parameters, tokens, whole)
@@ -296,15 +294,15 @@ def fill_table(
 
 def _largest_rank(shape: ModelShape, parameters: int, split: Split) -> int:
     """Return the largest rank within the parameters: a multiple of RANK_STEP, at least 0."""
-    fixed = count_parameters(shape, replace(split, rank=0)).total
-    each = count_parameters(shape, replace(split, rank=1)).total - fixed
+    fixed = count_parts(shape, replace(split, rank=0)).total
+    each = count_parts(shape, replace(split, rank=1)).total - fixed
     return max(0, (parameters - fixed) // each // RANK_STEP * RANK_STEP)
 
 
 def with_tokens(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) -> Split | None:
     """Return the split with as many tokens as fit; None below the least number of tokens."""
     row = shape.row_size if split.rank is None else split.rank
-    room = parameters - count_parameters(shape, replace(split, tokens=0)).total
+    room = parameters - count_parts(shape, replace(split, tokens=0)).total
     count = min(tokens.number, room // row)
     return replace(split, tokens=count) if count >= tokens.least else None
 
@@ -331,14 +329,14 @@ def _first_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Spli
     return None
 
 
-def _static_split(shape: ModelShape, parameters: int, tokens: TokensUsed, key: str) -> Split:
+def _static_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Split:
     """Return the split of a static student: every token, with rows as long as fit; the rarest tokens go last.
 
     Errors: DistilvecError for a budget below the smallest static student.
     """
     most = shape.dim
     whole = Split(0, 0, tokens.number, most)
-    if count_parameters(shape, whole).total <= parameters:
+    if count_parts(shape, whole).total <= parameters:
         return whole
     least = min(LEAST_RANK, most)
     outputs = 0 if shape.linear == "never" else shape.linear_dim
@@ -347,14 +345,13 @@ def _static_split(shape: ModelShape, parameters: int, tokens: TokensUsed, key: s
         return replace(whole, rank=rank)
 
     smallest = smallest_static(shape, tokens)
-    count = (parameters - count_parameters(shape, replace(smallest, tokens=0)).total) // least
+    count = (parameters - count_parts(shape, replace(smallest, tokens=0)).total) // least
     if count >= tokens.least:
         return replace(smallest, tokens=min(count, tokens.number))
-    needed = count_parameters(shape, smallest).total
+    needed = count_parts(shape, smallest).total
     raise DistilvecError(
         f"found {parameters:,} parameters; the smallest student of {shape.name} has {needed:,}: {describe(smallest)}.",
         f"Give at least {_millions(math.ceil(needed / 10_000) * 10_000)}, or a smaller model with --student.",
-        key=key,
     )
 
 
@@ -370,13 +367,13 @@ def _static_notes(
     notes = ["The student is static: the mean of learned token vectors. It knows no order of words."]
     if not is_asked:
         smallest = smallest_split(shape, tokens)
-        least = _millions(math.ceil(count_parameters(shape, smallest).total / 10_000) * 10_000)
+        least = _millions(math.ceil(count_parts(shape, smallest).total / 10_000) * 10_000)
         notes.append(f"A student with a layer needs at least {least} parameters: {describe(smallest)}.")
     if shape.no_trimming:
         notes.append(f"The vocabulary stays whole: {shape.no_trimming}")
     if split.tokens != tokens.number:
         notes.append(_tokens_note(tokens, split))
-    total = count_parameters(shape, split).total
+    total = count_parts(shape, split).total
     if total < 0.9 * parameters:
         notes.append(
             f"The student has {_millions(total)} parameters, less than the {_millions(parameters)} allowed: its table "
@@ -410,10 +407,10 @@ def _attempts(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Iterato
 def _layer_count(shape: ModelShape, parameters: int, tokens: TokensUsed, neurons: int) -> int:
     """Return the number of layers beside a table of good rows; whole rows may have about half of the parameters."""
     without_layers = Split(0, neurons, tokens.number)
-    each = count_parameters(shape, replace(without_layers, layers=1)).layers
-    whole = count_parameters(shape, without_layers)
+    each = count_parts(shape, replace(without_layers, layers=1)).layers
+    whole = count_parts(shape, without_layers)
     if not shape.no_factorizing:
-        good = count_parameters(shape, replace(without_layers, rank=shape.hidden_size // GOOD_RANK))
+        good = count_parts(shape, replace(without_layers, rank=shape.hidden_size // GOOD_RANK))
         count = (parameters - min(good.total, whole.total)) // each
     elif whole.table + whole.positions <= TABLE_SHARE * parameters:
         count = (parameters - whole.total) // each
@@ -426,12 +423,12 @@ def _has_enough_tokens(shape: ModelShape, parameters: int, tokens: TokensUsed, s
     """Return whether a split has every token, or about half of the parameters in rows that cannot be shorter."""
     if split.tokens == tokens.number:
         return True
-    return split.rank is None and count_parameters(shape, split).table >= LEAST_TABLE_SHARE * parameters
+    return split.rank is None and count_parts(shape, split).table >= LEAST_TABLE_SHARE * parameters
 
 
 def widen(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) -> Split:
     """Return the split with more neurons where neither layers nor the table can take what is left for the layers."""
-    parts = count_parameters(shape, split)
+    parts = count_parts(shape, split)
     if split.tokens == tokens.number and split.rank is None:
         room = parameters - parts.total
     elif split.layers == shape.layers:
@@ -455,7 +452,7 @@ def with_unseen_tokens(shape: ModelShape, parameters: int, tokens: TokensUsed, s
     if split.tokens < tokens.number or not has_whole_rows:
         return split
     row = shape.row_size if split.rank is None else split.rank
-    room = parameters - count_parameters(shape, split).total
+    room = parameters - count_parts(shape, split).total
     count = split.tokens + max(0, room) // row
     if count < shape.vocabulary:
         count = min(count, tokens.possible)
@@ -485,7 +482,7 @@ def describe(split: Split) -> str:
 def _notes(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) -> tuple[str, ...]:
     """Return what was not possible, and what would be another choice."""
     notes = []
-    parts = count_parameters(shape, split)
+    parts = count_parts(shape, split)
     if shape.no_trimming:
         notes.append(f"The vocabulary stays whole: {shape.no_trimming}")
     if shape.no_factorizing and split.tokens < tokens.number:

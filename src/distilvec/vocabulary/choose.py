@@ -17,14 +17,14 @@ from distilvec.core.files import SEAL
 from distilvec.vocabulary.load import read_tokenizer
 from distilvec.vocabulary.pieces import Pieces
 from distilvec.vocabulary.train import train_tokenizer
-from distilvec.vocabulary.trim import Vocabulary, Words, hybrid, size_notes, trim
+from distilvec.vocabulary.trim import ChosenVocabulary, Words, hybrid, size_notes, trim
 
 Texts = Callable[[], Iterator[str]]  # called again for every pass
 FIGURES = "vocabulary.json"
 _NEEDED = 20_000_000  # bytes of a large tokenizer
 
 
-def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts]) -> Vocabulary:
+def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts]) -> ChosenVocabulary:
     """Make the tokenizer of `section` for the model with the tokenizer `pieces`; `texts` by language.
 
     A size is a wish: where the texts or the tokenizer do not allow it, the nearest one is taken, with a note.
@@ -34,7 +34,7 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
     if section.tokenizer is not None:
         existing = read_tokenizer(section.tokenizer, pieces)
         tokens = Pieces(existing, f"the tokenizer of {section.tokenizer}").dense().tokens
-        return Vocabulary(existing, {"before": before, "tokens": len(tokens)})
+        return ChosenVocabulary(existing, {"before": before, "tokens": len(tokens)})
     if not any(next(read(), None) is not None for read in texts.values()):
         raise DistilvecError("there are no texts to choose a vocabulary from.", "Give some.", key="student.vocabulary")
     if section.kind in ("bpe", "unigram", "wordpiece"):
@@ -45,7 +45,7 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
 
         trained = train_tokenizer(all_texts, section.kind, section.size, pieces)
         notes = size_notes(section.size, len(trained))
-        return Vocabulary(trained, {"before": before, "tokens": len(trained)}, notes)
+        return ChosenVocabulary(trained, {"before": before, "tokens": len(trained)}, notes)
     words = {language: Words(read(), pieces) for language, read in texts.items()}
     if section.kind == "trim":
         return trim(pieces, words, section.size, section.letters)
@@ -61,7 +61,7 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
     return hybrid(pieces, words.pop(target), texts[target], words, share, size, section.letters)
 
 
-def kept_vocabulary(folder: Path, fingerprint: str, make: Callable[[], Vocabulary]) -> Vocabulary:
+def kept_vocabulary(folder: Path, fingerprint: str, make: Callable[[], ChosenVocabulary]) -> ChosenVocabulary:
     """Return the vocabulary stored in `folder` under `fingerprint`. `make` makes a missing or damaged one."""
 
     def build(target: Path) -> dict[str, Any]:
@@ -72,13 +72,13 @@ def kept_vocabulary(folder: Path, fingerprint: str, make: Callable[[], Vocabular
     return open_or_build(folder, fingerprint, "vocabulary", _NEEDED, build, _load, FIGURES)
 
 
-def stored_vocabulary(folder: Path, fingerprint: str) -> Vocabulary | None:
+def stored_vocabulary(folder: Path, fingerprint: str) -> ChosenVocabulary | None:
     """Return the vocabulary that `kept_vocabulary` stored in `folder`; None if there is none, or another one."""
     return opened(folder, fingerprint, "vocabulary", _load, FIGURES)
 
 
-def _load(folder: Path) -> Vocabulary:
+def _load(folder: Path) -> ChosenVocabulary:
     content = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
     notes = tuple(content.pop("notes"))
     counts = {name: value for name, value in content.items() if name not in (FINGERPRINT, CHECKSUMS, SEAL)}
-    return Vocabulary(AutoTokenizer.from_pretrained(folder, trust_remote_code=False), counts, notes)
+    return ChosenVocabulary(AutoTokenizer.from_pretrained(folder, trust_remote_code=False), counts, notes)

@@ -122,7 +122,7 @@ def _weights(count: int, falling: bool) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def transplant(
+def transplant_tokens(
     model: SentenceTransformer,
     tokenizer: PreTrainedTokenizerFast,
     compose: Compose = "mean",

@@ -90,7 +90,7 @@ def _count(tokenizer: Tokenizer, strings: Iterable[tuple[str, int]], counts: Cou
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class ChosenVocabulary:
     """Chosen vocabulary as a working tokenizer, the counts of its tokens by source, and notes on unmet wishes."""
 
     tokenizer: PreTrainedTokenizerFast
@@ -108,7 +108,7 @@ def size_notes(size: int | None, tokens: int, most: str = "the texts use no more
 
 def trim(
     pieces: Pieces, words: Mapping[str, Words], size: int | None = None, letters: Alphabet | None = None
-) -> Vocabulary:
+) -> ChosenVocabulary:
     """Keep the tokens that the texts use, `words` by language, or `size` tokens in all.
 
     Without a size no text changes its tokens. Special, added and byte tokens stay, and of the alphabet "all" or the
@@ -153,7 +153,7 @@ def trim(
         "tokens": len(order),
     }
     notes += size_notes(size, len(order), "the letters of the texts write no more")
-    return Vocabulary(tokenizer, figures, notes)
+    return ChosenVocabulary(tokenizer, figures, notes)
 
 
 def unseen(pieces: Pieces, used: set[int], tokens: set[int]) -> list[int]:
@@ -193,7 +193,7 @@ def hybrid(
     share: int,
     size: int,
     letters: Alphabet | None = None,
-) -> Vocabulary:
+) -> ChosenVocabulary:
     """Keep `share` tokens of a tokenizer trained on the target language's `texts`, and old tokens of `others`.
 
     The result has `size` tokens. The new ones are of the old tokenizer's kind, the most frequent in the target's texts;
@@ -243,7 +243,7 @@ def hybrid(
         "unreachable": len(lost),
         "tokens": len(tokenizer),
     }
-    return Vocabulary(tokenizer, figures, notes + size_notes(size, len(tokenizer)))
+    return ChosenVocabulary(tokenizer, figures, notes + size_notes(size, len(tokenizer)))
 
 
 def unreachable(pieces: Pieces, numbers: Iterable[int] | None = None) -> set[str]:

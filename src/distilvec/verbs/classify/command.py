@@ -20,7 +20,7 @@ from distilvec.cli.options import (
     option,
 )
 from distilvec.cli.output import write_result
-from distilvec.core.errors import set_by
+from distilvec.core.errors import about, set_by
 
 _REPLACED = ("student.layers", "student.size", "teacher.model")  # by options of the command that comes next
 
@@ -97,7 +97,8 @@ def classify(
         check_arguments(changes, **arguments, seed=seed)
         check_cut(size, layers)
         if size is not None:
-            parse_size(size, "size")
+            with about("size"):
+                parse_size(size)
         data, split = read_and_split(file, text or [], label or [], test, test_size, seed)
         folder = out or Path("runs") / data.name
         check_output_folder(folder, "out")

@@ -20,7 +20,7 @@ from distilvec.cli.options import (
     read_columns,
 )
 from distilvec.cli.output import write_result
-from distilvec.core.errors import DistilvecError, set_by
+from distilvec.core.errors import DistilvecError, about, set_by
 
 OUT = Path("runs/quickstart")
 SETTINGS = ("description", "train", "evaluation")  # sections of the recipe that `distill` would choose otherwise
@@ -145,7 +145,8 @@ def distill(
     check_texts(names)
     check_texts(query_names, key="queries")
     if size is not None:
-        parse_size(size, "--size")
+        with about("--size"):
+            parse_size(size)
     if method is not None:
         with set_by({"method.name": "--method"}):
             check_method_name(method)

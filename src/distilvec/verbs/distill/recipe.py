@@ -323,9 +323,11 @@ def narrower_model(teacher: ModelName, size: str) -> str | None:
 
     Errors: DistilvecError for a teacher or size that cannot be read.
     """
+    with about("student.size"):
+        budget = parse_size(size)
     with about("teacher", teacher.name):
         width = read_width(teacher)
-        if width < WIDE or parse_size(size).of(read_shape(teacher)) >= SMALL:
+        if width < WIDE or budget.of(read_shape(teacher)) >= SMALL:
             return None
     if not Path(resolve_model(SMALL_MODEL)).is_dir():  # without a network this takes minutes
         log(f"student: looking for {SMALL_MODEL} on the hub, whose layers suit {size} better than the teacher's")

@@ -15,7 +15,7 @@ from distilvec.cli.options import (
     option,
     source_names,
 )
-from distilvec.core.errors import set_by
+from distilvec.core.errors import about, set_by
 
 
 def transplant(
@@ -98,7 +98,8 @@ def transplant(
             check_positive(budget_mb, "--budget-mb")
         parameters = None if budget_mb is None else int(budget_mb * 1e6 / 4)
         if budget is not None:
-            parameters = parse_size(budget, "--budget").parameters
+            with about("--budget"):
+                parameters = parse_size(budget).parameters
             if parameters is None:
                 raise DistilvecError(f"found '{budget}'; expected a number of parameters.", "Give it.", key="--budget")
         if section.tokenizer is not None and section.tokenizer.endswith(".model"):

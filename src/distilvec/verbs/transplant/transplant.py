@@ -40,8 +40,8 @@ from distilvec.teachers.cache.manifest import hash_model
 from distilvec.vocabulary.choose import FIGURES, Texts, choose
 from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 from distilvec.vocabulary.pieces import BYTE, Pieces
-from distilvec.vocabulary.transplant import Composition, check_length, transplant
-from distilvec.vocabulary.trim import Vocabulary
+from distilvec.vocabulary.transplant import Composition, check_length, transplant_tokens
+from distilvec.vocabulary.trim import ChosenVocabulary
 
 PAGE = "report.html"
 TOKENIZER_TEXTS = 2000  # texts of a language on which the tokenizers are compared
@@ -264,7 +264,7 @@ def _make(
     if rank is not None:
         check_factorizable(model[0].auto_model)
     chosen = choose(section, pieces, texts)
-    changed, rows = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
+    changed, rows = transplant_tokens(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
     if rank is not None:
         changed = with_rank(changed, rank, some_of_each(texts, TEXTS))
     return Transplanted(changed, chosen, rows, rank)
@@ -301,7 +301,7 @@ def _card(name: str, record: dict[str, Any], languages: Sequence[str] = ()) -> s
 
 RANKS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # with fewer tokens
 _TRIED = 5  # ranks: the largest multiple of 8 that leaves every token, and the next ones of RANKS
-Make = Callable[[VocabularySection], Vocabulary]
+Make = Callable[[VocabularySection], ChosenVocabulary]
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ class Transplanted:
     """
 
     model: SentenceTransformer
-    vocabulary: Vocabulary
+    vocabulary: ChosenVocabulary
     rows: Composition
     rank: int | None = None
     distance: float | None = None
@@ -358,7 +358,7 @@ def within_budget(
             "chooses how many tokens are kept.", "Leave out --kind, --vocab-size, --tokenizer.", key="--budget"
         )
     everything = make(section)
-    trimmed, rows = transplant(model, everything.tokenizer, section.compose, section.keep_norm, max_length)
+    trimmed, rows = transplant_tokens(model, everything.tokenizer, section.compose, section.keep_norm, max_length)
     size = parameter_counts(trimmed)["total"]
     if size <= parameters:  # with its own table, whose vectors are the old model's
         return Transplanted(trimmed, everything, rows)
@@ -375,7 +375,7 @@ def within_budget(
     for rank, size in _sizes(model, parameters, everything.figures["tokens"], everything.figures["least"]):
         whole = size == everything.figures["tokens"]
         chosen = everything if whole else make(section.model_copy(update={"size": size}))
-        changed, rows = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
+        changed, rows = transplant_tokens(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
         changed = with_rank(changed, rank, read)
         distance = float((torch.as_tensor(changed.encode(sample)) - before).norm(dim=1).mean())
         candidate = Transplanted(changed, chosen, rows, rank, distance)

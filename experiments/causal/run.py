@@ -143,7 +143,7 @@ def training_fingerprint(recipe: CausalRecipe) -> str:
     tree = recipe.model_dump(mode="json", include={"teacher", "student", "data", "method", "train"})
     tree["data"].pop("tests")
     tree["train"] = {key: value for key, value in tree["train"].items() if key not in UNTRAINED}
-    return recipes.fingerprint("causal", hash_files([*models, *data.values()], key="data"), tree)
+    return recipes.fingerprint("causal", hash_files([*models, *data.values()]), tree)
 
 
 def load_causal_model(key: str, name: str, revision: str | None, dtype: torch.dtype) -> Loaded:

@@ -8,6 +8,7 @@ import time
 from refusals import refused
 
 from distilvec.core import hashing
+from distilvec.core.errors import about
 from distilvec.core.hashing import checksum, checksum_once, hash_files
 
 
@@ -30,8 +31,8 @@ def test_names_and_order_count(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    with refused("task.path", "missing.txt"):
-        hash_files([tmp_path / "missing.txt"], key="task.path")
+    with refused("task.path", "missing.txt"), about("task.path"):
+        hash_files([tmp_path / "missing.txt"])
 
 
 def test_a_file_is_read_once_a_process_as_long_as_it_stays_the_same(tmp_path, monkeypatch):

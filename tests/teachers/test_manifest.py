@@ -72,7 +72,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
         raise PermissionError(13, "denied", str(path))
 
     monkeypatch.setattr("distilvec.core.hashing.checksum", refuse)
-    with refused("teacher.model", "config.json"):
+    with refused("path", "config.json"):
         hash_folder(tmp_path)
 
 

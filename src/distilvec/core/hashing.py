@@ -7,8 +7,6 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from distilvec.core.errors import explained
-
 _BLOCK = 1 << 22
 # Checksums by device, inode, size, and the times of the last writing and of the last change. Programs can set the first
 # of them, as copies do that keep a file's times; the second is the system's own
@@ -47,15 +45,11 @@ def _state(path: Path) -> tuple[int, ...]:
     return (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
 
-def hash_files(paths: Iterable[Path], folder: Path | None = None, key: str = "path") -> str:
-    """A hash of files' contents and names (below `folder`, if one is given); see `checksum_once`.
-
-    Errors: DistilvecError with `key` for a file that cannot be read.
-    """
+def hash_files(paths: Iterable[Path], folder: Path | None = None) -> str:
+    """A hash of files' contents and names (below `folder`, if one is given); see `checksum_once`."""
     parts = []
     for path in paths:
-        with explained(key, path):
-            parts.append((str(path.relative_to(folder)) if folder else path.name, checksum_once(path)))
+        parts.append((str(path.relative_to(folder)) if folder else path.name, checksum_once(path)))
     return combine(parts)
 
 

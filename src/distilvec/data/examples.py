@@ -114,7 +114,8 @@ def read_split(section: TaskSection, split: str, prompt: str, classes: list[str]
 
 def examples_fingerprint(section: TaskSection, prompts: Mapping[Role, str]) -> str:
     """Changes with a file that the task reads (name, content), an option or a prompt."""
-    content = hash_files(_files(section), key="task.path")
+    with about("task.path"):
+        content = hash_files(_files(section))
     unset = {key for key in ("labels", "columns") if not getattr(section, key)}  # a recipe without them is as before
     return fingerprint(FORMAT, section.model_dump(mode="json", exclude=unset), content, prompts)
 

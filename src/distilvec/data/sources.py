@@ -163,7 +163,8 @@ def source_content(source: SourceSection, position: int, files: Sequence[Path]) 
     """
     key = f"corpus.sources.{position}"
     if source.tokenizer is None:
-        return hash_files(files, key=f"{key}.path")
+        with about(f"{key}.path"):
+            return hash_files(files)
     with about(f"{key}.tokenizer", source.tokenizer):
         tokenizer = load_tokenizer(ModelName(source.tokenizer, source.revision))
     return combine([("tokenizer", tokenizer_hash(tokenizer)), ("special", " ".join(tokenizer.all_special_tokens))])

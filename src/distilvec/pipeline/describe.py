@@ -90,7 +90,8 @@ def _teacher_file(section: TeacherSection, store: ArtifactStore) -> Path | None:
     settings = section.model_dump(mode="json", exclude={"live", "weight", "batch_tokens", "api", "device_map"})
     settings["prompts"] = section.stated_prompts
     asked = section.api and section.api.model_dump(include={"base_url", "dimensions", "body", "by_role"})
-    model = asked if folder is None else hash_model(folder, section.adapters)
+    with about("teacher.model"):
+        model = asked if folder is None else hash_model(folder, section.adapters)
     stated = None if folder is None else _stated(folder)
     return store.folder("descriptions", f"{recipes.fingerprint(FORMAT, settings, model, stated)}.json")
 
@@ -161,10 +162,12 @@ def _student_file(
     about_teacher = asdict(replace(teacher, name="", weight=1.0, logits=False, notes=()))
     for key in ("adapters", "similarity"):  # change no size
         del about_teacher[key]
+    with about("student.model"):
+        weights = hash_model(folder, ())
     fingerprint = recipes.fingerprint(
         STUDENT_FORMAT,
         section.model_dump(mode="json", exclude=unread),
-        hash_model(folder, (), "student.model"),
+        weights,
         None if vocabulary is None else tokenizer_hash(vocabulary),
         about_teacher,
         in_teacher_space,
@@ -187,7 +190,8 @@ def student_content(section: StudentSection, teacher: TeacherInfo, vocabulary: A
     """Return a hash of the files and tokenizer that the untrained student is made from."""
     folder = _student_folder(section, teacher)
     # Without a folder the student comes from another place than a file: its name is in the recipe
-    content = None if folder is None else hash_model(folder, (), "student.model")
+    with about("student.model"):
+        content = None if folder is None else hash_model(folder, ())
     return recipes.fingerprint(content, None if vocabulary is None else tokenizer_hash(vocabulary))
 
 

@@ -127,4 +127,4 @@ def _store(root: Path, name: str, write: Callable[[Path], Any], stated: str = ""
 
 def _content(path: Path) -> str:
     """A hash of a file, or of all files of a folder."""
-    return hash_files(files_below(path), path, "cache.root") if path.is_dir() else checksum_once(path)
+    return hash_files(files_below(path), path) if path.is_dir() else checksum_once(path)

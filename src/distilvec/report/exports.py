@@ -49,12 +49,12 @@ def read_exports(folder: Path) -> dict[str, ExportedForm]:
     if not path.is_file():
         return {}
     exports = read_value(ExportsFile, path, _AGAIN)
-    return exports.forms if exports.weights == hash_folder(folder, EXPORTS) else {}
+    return exports.forms if exports.weights == hash_folder(folder) else {}
 
 
 def write_exports(folder: Path, forms: dict[str, ExportedForm]) -> None:
     """Write exports.json with the exported files by form and a hash of the model's weights."""
-    content = to_json(ExportsFile(hash_folder(folder, EXPORTS), forms))
+    content = to_json(ExportsFile(hash_folder(folder), forms))
     write_json(folder / EXPORTS, content, sealed=True, key=EXPORTS)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from distilvec.config.schema import TeacherSection
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.extras import require_extra
 from distilvec.data.corpus import Corpus
 from distilvec.teachers.cache.fill import Batches, Planned
@@ -55,7 +55,8 @@ class Worker:
             torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
             teacher = load_teacher(TeacherSection.model_validate(self._section), self._device)
             found = teacher.manifest(self._manifest.store_dtype, pre_dense)
-            found.check_equal(self._manifest, "--ray", "a worker's model")
+            with about("--ray"):
+                found.check_equal(self._manifest, "a worker's model")
             self._teacher = teacher
         return self._teacher.signals(prompted, pre_dense)
 

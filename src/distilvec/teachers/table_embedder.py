@@ -129,7 +129,8 @@ class TableEmbedder:
 
         A file may hold several vectors of a text.
         """
-        files = hash_files(self.table.paths, key=_KEY)
+        with about(_KEY):
+            files = hash_files(self.table.paths)
         made_by = self.section.made_by
         if not self.section.columns and made_by is None:
             return files
@@ -137,7 +138,8 @@ class TableEmbedder:
         if self.section.columns:
             parts += sorted(self.table.names.items())
         if made_by is not None:
-            parts.append(("made by", hash_named(made_by, ".made_by")))
+            with about(".made_by", made_by):
+                parts.append(("made by", hash_named(made_by)))
         return combine(parts)
 
     def fill_steps(self, cache: TeacherCache, corpus: Corpus) -> FillSteps:

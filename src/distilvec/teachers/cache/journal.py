@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from distilvec.core.errors import DistilvecError, creating, explained
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import (
     full_disk_explained,
     is_scratch,
@@ -83,7 +83,7 @@ class Shard:
         Errors: DistilvecError for a file that is damaged or cannot be read.
         """
         path = self.path(folder, name)
-        with explained(KEY_NAME, path):
+        with about(KEY_NAME, path):
             problems = self.problems(folder, [name], checksum_once)
         if problems:
             raise damaged(folder, problems[0])
@@ -243,7 +243,7 @@ def begin(manifest: Path, content: str) -> None:
     Errors: DistilvecError for a folder with other files in it, or one that cannot be made.
     """
     folder = manifest.parent
-    with creating(KEY_NAME, folder):
+    with about(KEY_NAME, folder):
         # The manifest is looked for after the files: another process may begin the cache in between.
         if _has_other_files(folder) and not manifest.exists():
             raise DistilvecError(f"{folder} is not a teacher cache.", "Choose another folder.", key=KEY_NAME)

@@ -15,7 +15,7 @@ import torch
 
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Role
-from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.files import files_below
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.model_name import ModelName
@@ -125,13 +125,14 @@ class Manifest:
                 fields[f"tokens.{name}"] = value
         return fields
 
-    def check_equal(self, expected: Manifest, key: str, what: str) -> None:
-        """DistilvecError with the key that lists the differing fields of `what`, such as a path."""
+    def check_equal(self, expected: Manifest, what: str) -> None:
+        """Raise DistilvecError that lists the differing fields of `what`, such as a path."""
         differences = self.differences(expected)
         if differences:
             lines = "".join(f"\n  {line}" for line in differences)
-            problem = f"{what} holds other vectors:{lines}\nSet these back in the recipe, or use another path."
-            raise DistilvecError(problem, key=key)
+            raise DistilvecError(
+                f"{what} holds other vectors:{lines}\nSet these back in the recipe, or use another path."
+            )
 
     def to_json(self) -> str:
         """Content of manifest.json; the same for equal manifests."""
@@ -141,22 +142,21 @@ class Manifest:
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest of a cache. DistilvecError if the file is damaged or has another format."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']}, while this version reads format {FORMAT}")
-        manifest = parse_manifest(content["manifest"])
-        if content.get("fingerprint", manifest.fingerprint) != manifest.fingerprint:
-            raise ValueError("its fields do not match its fingerprint")
-    except PermissionError:
-        with explained("cache.path", path):
+    with about("cache.path", path):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["format"] != FORMAT:
+                raise ValueError(f"format {content['format']}, while this version reads format {FORMAT}")
+            manifest = parse_manifest(content["manifest"])
+            if content.get("fingerprint", manifest.fingerprint) != manifest.fingerprint:
+                raise ValueError("its fields do not match its fingerprint")
+        except PermissionError:
             raise
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
-        raise DistilvecError(
-            f"{path} cannot be read as a teacher cache's manifest ({first_line(error)}).",
-            "Restore the file, or remove the folder to compute it again.",
-            key="cache.path",
-        ) from None
+        except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
+            raise DistilvecError(
+                f"{path} cannot be read as a teacher cache's manifest ({first_line(error)}).",
+                "Restore the file, or remove the folder to compute it again.",
+            ) from None
     return manifest
 
 
@@ -169,11 +169,10 @@ def parse_manifest(fields: dict[str, Any]) -> Manifest:
     return Manifest(**{**fields, "tokens": TokenSettings(**{**tokens, **layers})})
 
 
-def hash_folder(folder: Path, key: str = "teacher.model") -> str:
+def hash_folder(folder: Path) -> str:
     """A hash of a model folder's weights, configuration and tokenizer files: their names and contents, streamed.
 
-    A .bin file does not count if a .safetensors file is loaded instead. Errors: DistilvecError with `key` for a file
-    that cannot be read.
+    A .bin file does not count if a .safetensors file is loaded instead.
     """
     paths = []
     for path in files_below(folder):
@@ -187,7 +186,7 @@ def hash_folder(folder: Path, key: str = "teacher.model") -> str:
     for path in paths:
         if path.suffix != ".bin" or not _is_replaced(path.name, names_by_folder.get(path.parent, set())):
             loaded.append(path)
-    return hash_files(loaded, folder, key)
+    return hash_files(loaded, folder)
 
 
 def _is_hashed(path: Path) -> bool:
@@ -206,33 +205,29 @@ def _is_replaced(name: str, safetensors: set[str]) -> bool:
     return bool(safetensors)
 
 
-def hash_model(folder: Path, adapters: Sequence[str] | None, key: str = "teacher.model") -> str:
-    """A hash of a model's folder and of the adapters that are merged into it; those not on this machine by name.
-
-    Errors: as `hash_folder`.
-    """
-    model_hash = hash_folder(folder, key)
-    names = [*_base_models(folder, key), *(adapters or ())]
+def hash_model(folder: Path, adapters: Sequence[str] | None) -> str:
+    """A hash of a model's folder and of the adapters that are merged into it; those not on this machine by name."""
+    model_hash = hash_folder(folder)
+    names = [*_base_models(folder), *(adapters or ())]
     if not names:
         return model_hash
-    return combine([("model", model_hash), *(("adapter", hash_named(name, key)) for name in names)])
+    return combine([("model", model_hash), *(("adapter", hash_named(name)) for name in names)])
 
 
-def hash_named(name: str, key: str) -> str:
+def hash_named(name: str) -> str:
     """A hash of the folder of a model or an adapter; its name if it is not on this machine, or behind an API."""
     folder = None
     with suppress(OSError, ValueError):  # no model can have this name: whoever loads it says so
         folder = folder_of(ModelName(name))[0]
-    return name if folder is None else hash_folder(folder, key)
+    return name if folder is None else hash_folder(folder)
 
 
-def _base_models(folder: Path, key: str) -> list[str]:
+def _base_models(folder: Path) -> list[str]:
     """The models that adapters in a folder are put on: their weights are part of the model, and lie elsewhere."""
     names = []
     for path in files_below(folder):
         if path.name == "adapter_config.json":
-            with explained(key, path):
-                text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8")
             try:
                 name = json.loads(text).get("base_model_name_or_path")
             except (ValueError, AttributeError, RecursionError):

@@ -401,7 +401,7 @@ def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> 
             comparable = replace(
                 table_manifest, store_dtype=manifest.store_dtype, pre_dense_width=manifest.pre_dense_width
             )
-            comparable.check_equal(manifest, "--table", str(path))
+            comparable.check_equal(manifest, str(path))
         missing = sorted(set(cache.signals) - set(table.columns))
         if missing:
             column = _COLUMNS.get(missing[0], missing[0])

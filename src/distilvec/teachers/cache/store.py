@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.hashing import checksum
 from distilvec.teachers.cache import journal
 from distilvec.teachers.cache.index import KEY, KeyIndex, Keys
@@ -89,7 +89,8 @@ class TeacherCache:
         stored_manifest = read_manifest(folder / MANIFEST)
         if manifest.fingerprint in stored_manifest.subsets:
             return cls(folder, stored_manifest, shard_rows)
-        stored_manifest.check_equal(manifest, KEY_NAME, str(folder))
+        with about(KEY_NAME):
+            stored_manifest.check_equal(manifest, str(folder))
         return cls(folder, manifest, shard_rows)
 
     @classmethod

@@ -403,7 +403,7 @@ def _content(section: TeacherSection, address: Address) -> str:
         with about("teacher.texts"):
             paths.append(regular_file(section.texts))
     paths += store_of(address).reader_class.files(address)
-    return hash_files(paths, key=KEY)
+    return hash_files(paths)
 
 
 def _parts(folder: Path) -> list[Path]:

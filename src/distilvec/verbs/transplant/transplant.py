@@ -164,7 +164,7 @@ def transplant_folder(
     teacher_folder = folder_of(ModelName(name))[0]
     record = {
         "teacher": model_name(name),
-        "weights": None if teacher_folder is None else hash_model(teacher_folder, (), "teacher"),
+        "weights": None if teacher_folder is None else hash_model(teacher_folder, ()),
         "vocabulary": section.model_dump(mode="json", exclude_none=True),
         "chosen": made.vocabulary.figures,
         "notes": list(made.vocabulary.notes),

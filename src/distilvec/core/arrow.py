@@ -102,7 +102,7 @@ def are_plain(texts: pa.DataType, vectors: pa.DataType) -> bool:
 def texts_of(column: pa.Array, name: str, origin: str) -> list[Any]:
     """A column's texts; those that are not UTF-8, which Arrow does not check, as bytes.
 
-    Errors: DistilvecError for a column `name` of `origin` that holds neither strings nor bytes.
+    `name` and `origin`: the column and its table, for the error about a column of something else.
     """
     if not (_is_any(column.type, (*_STRINGS, *_BYTES)) or pa.types.is_null(column.type)):
         problem = f"{origin} has type {column.type} in column '{name}'; expected texts."
@@ -117,7 +117,7 @@ def texts_of(column: pa.Array, name: str, origin: str) -> list[Any]:
 def vectors_of(column: pa.Array, name: str, origin: str) -> Vectors | None:
     """The vectors of a column, float32 [rows, dim]; None where one is missing or empty, or their lengths differ.
 
-    Errors: DistilvecError for a column `name` of `origin` that holds no lists of floats or signed integers.
+    `name` and `origin`: the column and its table, for the error about a column of something else.
     """
     is_list = _is_any(column.type, _LISTS)
     value_type = column.type.value_type if is_list else None

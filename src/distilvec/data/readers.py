@@ -194,8 +194,8 @@ def _tsv_rows(lines: _Lines) -> Iterator[Row]:
 def _tsv_fields(lines: _Lines) -> Iterator[list[str]]:
     """The fields of each line, which is a row.
 
-    Errors: DistilvecError for a quoted text of several lines in a file of one column, which would be several texts. In
-    other files such lines have too few fields.
+    A quoted text of several lines in a file of one column is refused: it would be several texts. In other files such
+    lines have too few fields.
     """
     columns = 0
     opening_line = 0  # whose quote is not closed; 0 for none

@@ -118,9 +118,9 @@ class VectorTable:
         """All rows in order, some thousand at a time; only the columns of these signals are read."""
         columns = {name: self.columns[name] for name in signals}
         parts: tuple[Part, ...] = ("text", "role", "origin")
-        about_texts = [self.names[part] for part in parts if part in self.names]
+        text_columns = [self.names[part] for part in parts if part in self.names]
         for path in self.paths:
-            yield from each_about(self._rows_of_file(path, [*about_texts, *columns.values()], columns), "", path)
+            yield from each_about(self._rows_of_file(path, [*text_columns, *columns.values()], columns), "", path)
 
     def _rows_of_file(self, path: Path, names: list[str], columns: dict[str, str]) -> Iterator[TableRows]:
         for batch in open_parquet(path).iter_batches(batch_size=_ROWS, columns=names):
@@ -129,7 +129,7 @@ class VectorTable:
 
     def ids(self, texts: Container[str]) -> dict[str, str]:
         """The id of the first row of each of these texts, its number from 0 in a table without ids."""
-        found: dict[str, str] = {}
+        ids_by_text: dict[str, str] = {}
         columns = [self.names[part] for part in ("text", "id") if part in self.names]
         number = 0
         for path in self.paths:
@@ -138,10 +138,10 @@ class VectorTable:
                 ids = rows[self.names["id"]] if "id" in self.names else [None] * batch.num_rows
                 for text, value in zip(rows[self.names["text"]], ids, strict=True):
                     text = clean_text(text, LONGEST_TEXT)
-                    if text in texts and text not in found:
-                        found[text] = str(number if value is None else value)
+                    if text in texts and text not in ids_by_text:
+                        ids_by_text[text] = str(number if value is None else value)
                     number += 1
-        return found
+        return ids_by_text
 
     def check_conflicts(self, signals: Iterable[str], refuse: bool = True) -> KeyIndex:
         """All keys of the table. DistilvecError for rows of one key with different vectors, unless `refuse` is false.
@@ -213,15 +213,15 @@ class VectorTable:
             raise DistilvecError(problem, "Remove such rows.")
         texts = [clean_text(text, LONGEST_TEXT) for text in texts]  # as the corpus does, whose keys are looked up
 
-        stated = self._roles(path, batch) if "role" in self.names else [None] * len(texts)
+        row_roles = self._roles(path, batch) if "role" in self.names else [None] * len(texts)
         numbers, keys, is_document = [], [], []
         for number, role in enumerate(self.roles):
-            for row, (text, stated_role) in enumerate(zip(texts, stated, strict=True)):
-                if stated_role is None or number == 0:  # a row with a role counts once
+            for row, (text, row_role) in enumerate(zip(texts, row_roles, strict=True)):
+                if row_role is None or number == 0:  # a row with a role counts once
                     numbers.append(row)
-                    keys.append(text_key(self.prompts[stated_role or role], text))
-                    is_of_both = stated_role is None and self.is_one_key_for_both
-                    is_document.append(is_of_both or (stated_role or role) == "document")
+                    keys.append(text_key(self.prompts[row_role or role], text))
+                    is_of_both = row_role is None and self.is_one_key_for_both
+                    is_document.append(is_of_both or (row_role or role) == "document")
 
         vectors = {}
         for name, column in columns.items():
@@ -337,10 +337,7 @@ def _append(cache: TeacherCache, rows: TableRows) -> int:
 
 
 def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
-    """Write the corpus's texts and their vectors, in corpus order, bit for bit as stored; without token signals.
-
-    Errors: DistilvecError if rows of the corpus have no vector yet.
-    """
+    """Write the corpus's texts and their vectors, in corpus order, bit for bit as stored; without token signals."""
     dims = {name: signal.width for name, signal in cache.signals.items() if name in _COLUMNS}
     dtype = np.dtype(cache.manifest.store_dtype)
     fields = [pa.field("text", pa.string()), pa.field("role", pa.string())]
@@ -385,8 +382,8 @@ def _record_batch(
 def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> int:
     """Add a table's vectors to the cache, keyed with the prompts of its manifest; return the number of new rows.
 
-    `role` is the role of rows of a table without roles. Errors: DistilvecError if the table was exported from a cache
-    with other settings, has other dimensions, rows of one text that differ, or vectors that must not be stored.
+    `role` is the role of rows of a table without roles. A table that was exported from a cache with other settings, or
+    has other dimensions, is refused.
     """
     manifest = cache.manifest
     with about("--table", path):

@@ -72,9 +72,6 @@ def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> T
     """The section with a local Parquet table: itself for whole Parquet files of usable rows, else with the copy.
 
     A similarity that the section states comes before that of the index.
-
-    Errors: DistilvecError for an index that cannot be read, that has no row with text and vector, or rows of one text
-    with different vectors unless the section says what to do with them.
     """
     if section.vectors is None:
         return section
@@ -128,22 +125,22 @@ def _read_index(section: TeacherSection, address: Address, folder: Path, refresh
         if refresh:  # only now, when the index can be read
             remove(folder / META)
             _start_again(folder)
-        about: dict[str, Any] = {"index": address.text, "metric": reader.metric}
+        meta: dict[str, Any] = {"index": address.text, "metric": reader.metric}
         plain = _plain_state(reader, section, address)
         if plain is not None:
-            about |= {"plain": True, **asdict(plain), CHECKSUMS: {}}
+            meta |= {"plain": True, **asdict(plain), CHECKSUMS: {}}
         else:
             state = _copy(reader, section, address, folder)
             if not state.kept:
                 raise _no_rows(address, state)
             state = _check_repeats(section, folder, state)
             checksums = {path.name: checksum_once(path) for path in _parts(folder)}
-            about |= {"plain": False, **asdict(state), CHECKSUMS: checksums}
+            meta |= {"plain": False, **asdict(state), CHECKSUMS: checksums}
             log(f"index: {state.kept:,} of {state.read:,} rows of {address.text} copied to {folder}")
     # Last of all: a folder with this file is a whole copy.
-    write_json(folder / META, about, sealed=True, key="cache.root")
+    write_json(folder / META, meta, sealed=True, key="cache.root")
     remove(folder / READING)
-    return about
+    return meta
 
 
 def _plain_state(reader: Reader, section: TeacherSection, address: Address) -> CopyState | None:
@@ -223,13 +220,13 @@ def _read_complete(folder: Path) -> dict[str, Any] | None:
     """The content of meta.json of a copy that is whole and undamaged; None for another, of which nothing is kept."""
     if not (folder / META).is_file():
         return None
-    about = read_stored(folder / META, "the copy of an index")
-    if about is not None:
-        checksums = about[CHECKSUMS]
+    meta = read_stored(folder / META, "the copy of an index")
+    if meta is not None:
+        checksums = meta[CHECKSUMS]
         damaged = [name for name, checksum in checksums.items() if not has_checksum(folder / name, checksum)]
         damaged += [path.name for path in _parts(folder) if path.name not in checksums]
         if not damaged:
-            return about
+            return meta
         log(f"index: {folder / damaged[0]} is damaged or no part of the copy; the index is read again")
     _start_again(folder)
     remove(folder / META)
@@ -241,10 +238,10 @@ def _state(content: dict[str, Any]) -> CopyState:
     return CopyState(**{**content, "left_out": left_out})
 
 
-def _log_left_out(about: dict[str, Any], address: Address) -> None:
-    parts = [f"{rows['rows']:,} {reason} (first id {rows['first']})" for reason, rows in about["left_out"].items()]
+def _log_left_out(meta: dict[str, Any], address: Address) -> None:
+    parts = [f"{rows['rows']:,} {reason} (first id {rows['first']})" for reason, rows in meta["left_out"].items()]
     if parts:
-        log(f"index: {about['kept']:,} rows of {address.text} are used; left out are {', '.join(parts)}")
+        log(f"index: {meta['kept']:,} rows of {address.text} are used; left out are {', '.join(parts)}")
 
 
 def _no_rows(address: Address, state: CopyState) -> DistilvecError:
@@ -296,7 +293,7 @@ def _tables(
     address: Address,
     is_drawn: npt.NDArray[np.bool_] | None,
     state: CopyState,
-    stated: Mapping[Part, str],
+    choices: Mapping[Part, str],
 ) -> Iterator[tuple[pa.Table | None, CopyState]]:
     """Parts of at least _ROWS rows as Arrow tables, each with the state behind it.
 
@@ -308,19 +305,19 @@ def _tables(
     for batch in reader.batches(state.after):
         batch_rows = np.arange(len(batch.texts))
         # Rows that were added to the index meanwhile count as its last one
-        is_asked = np.ones(len(batch_rows), dtype=bool)
+        is_wanted = np.ones(len(batch_rows), dtype=bool)
         if is_drawn is not None:
-            is_asked = is_drawn[np.minimum(state.read + batch_rows, len(is_drawn) - 1)]
+            is_wanted = is_drawn[np.minimum(state.read + batch_rows, len(is_drawn) - 1)]
         usable = usable_rows(batch, address.text)
         left_out = dict(state.left_out)
         for row, reason in usable.left_out:
-            if is_asked[row]:
+            if is_wanted[row]:
                 _count(left_out, reason, 1, batch.ids[row])
         rows = np.array(usable.rows, dtype=np.int64)
-        is_chosen = is_asked[rows]
+        is_chosen = is_wanted[rows]
         chosen = rows[is_chosen].tolist()
         if chosen:
-            tables.append(_table(batch, chosen, usable.vectors[is_chosen], address, stated))
+            tables.append(_table(batch, chosen, usable.vectors[is_chosen], address, choices))
         count += len(chosen)
         read = state.read + len(batch_rows)
         state = replace(state, after=batch.after, read=read, kept=state.kept + len(chosen), left_out=left_out)
@@ -331,8 +328,8 @@ def _tables(
     yield (_join(tables, address).replace_schema_metadata(notes) if tables else None), state
 
 
-def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address, stated: Mapping[Part, str]) -> pa.Table:
-    """Rows of a batch in our layout; `stated` are the columns that the recipe names."""
+def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address, choices: Mapping[Part, str]) -> pa.Table:
+    """Rows of a batch in our layout; `choices` are the columns that the recipe names."""
     try:
         texts = pa.array([batch.texts[row] for row in rows], pa.large_string())
     except UnicodeEncodeError as error:  # halves of characters, which JSON can hold
@@ -344,9 +341,9 @@ def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address, st
         "id": pa.array([batch.ids[row] for row in rows], pa.large_string()),
     }
     if batch.roles is not None:
-        columns["role"] = pa.array(_roles(batch, rows, address, "role" in stated), pa.string())
+        columns["role"] = pa.array(_roles(batch, rows, address, "role" in choices), pa.string())
     if batch.origins is not None:
-        name = COLUMN if "origin" in stated else _FOUND_ORIGIN
+        name = COLUMN if "origin" in choices else _FOUND_ORIGIN
         columns[name] = pa.array([batch.origins[row] for row in rows], pa.large_string())
     return pa.table(columns)
 
@@ -354,8 +351,7 @@ def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address, st
 def _roles(batch: Batch, rows: list[int], address: Address, must_be_roles: bool) -> list[str | None]:
     """Return the roles of rows; None where the index says none.
 
-    A column that was found by its name may hold something else, such as the speakers of a chat: no roles. Errors:
-    DistilvecError for such a value in a column that the recipe names.
+    A column that was found by its name may hold something else, such as the speakers of a chat: no roles.
     """
     assert batch.roles is not None
     roles: list[str | None] = []

@@ -18,7 +18,7 @@ class FaissFile(VectorFile):
     """An index that gives its vectors back."""
 
     def open_vectors(self) -> None:
-        """Open the index, and read its first vector. Errors: DistilvecError for one that gives no vectors back."""
+        """Open the index, and read its first vector: some kinds give none back."""
         import faiss
 
         try:

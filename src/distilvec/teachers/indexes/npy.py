@@ -13,7 +13,7 @@ class NpyFile(VectorFile):
     """An array of floats or signed integers [rows, dim], read from the disk as it is needed."""
 
     def open_vectors(self) -> None:
-        """Open the array. Errors: DistilvecError for other arrays."""
+        """Open the array."""
         try:
             self.array = np.load(self.path, mmap_mode="r", allow_pickle=False)
         except ValueError as error:

@@ -155,7 +155,7 @@ class PostgresTable(Reader):
         return sql.SQL("{}::text").format(sql.Identifier(name)) if name in self.types else _field(name)
 
     def _text_expression(self) -> Any:
-        """The SQL of the texts. Errors: DistilvecError for a column of numbers, dates or others that are no texts."""
+        """The SQL of the texts; a column of numbers or dates is refused."""
         from psycopg import sql
 
         name = self.columns["text"]

@@ -106,7 +106,7 @@ class QdrantCollection(Reader):
         return vectors.get(self.vector) if isinstance(vectors, dict) else vectors
 
     def _vector_name(self, vectors: dict[str, Any]) -> str:
-        """The name of the vector, "" for one without a name. Errors: DistilvecError for a multivector, or none."""
+        """The name of the vector, "" for one without a name; a multivector is refused."""
         dense = [name for name, parameters in vectors.items() if parameters.multivector_config is None]
         name = self.choices.get("embedding")
         if not name:

@@ -190,7 +190,7 @@ def read_arrow(batch: pa.RecordBatch, columns: Mapping[Part, str], first: int, a
 
 
 def read_text(value: Any, row: str, origin: str) -> str | None:
-    """Return the text of a row, None where it has none. Errors: DistilvecError for what is neither text nor UTF-8."""
+    """Return the text of a row, None where it has none; what is neither text nor UTF-8 is refused."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -226,7 +226,7 @@ def read_origin(value: Any) -> str | None:
 def usable_rows(batch: Batch, origin: str) -> UsableRows:
     """Return the rows that have a text and a vector with a direction, and those that are left out.
 
-    Errors: DistilvecError for vectors of different dims, and for lists of vectors.
+    Vectors of different dims, and lists of vectors, are refused.
     """
     left_out = []
     rows = []

@@ -116,7 +116,7 @@ def read_address(text: str | Path) -> Address:
 
 
 def store_of(address: Address) -> Store:
-    """The store of an address. Errors: DistilvecError for an address of no known kind."""
+    """The store of an address; another kind of address is refused, with the kinds that there are."""
     store = _find_store(address)
     if store is not None:
         return store

@@ -55,7 +55,7 @@ class Aligner:
     """Two tokenizers and a kind of pairs; `paired` if texts are pairs of texts in one input.
 
     Texts above `max_length` tokens, special ones included, are truncated: the student's at the end, the teacher's on
-    its tokenizer's side. Errors: DistilvecError for slow tokenizers and limits without room.
+    its tokenizer's side.
     """
 
     def __init__(

@@ -104,7 +104,6 @@ class SpanReader:
 
     `max_length` counts special tokens (those of a pair of texts with `paired`); longer texts are truncated on `side`.
     `pieces` [vocabulary]: the plain text of every token; `spelled`: as the vocabulary spells it (##ing, ▁the).
-    Errors: DistilvecError, with the recipe's section `key`, for a slow tokenizer or a limit without room.
     """
 
     def __init__(

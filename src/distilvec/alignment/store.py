@@ -33,7 +33,7 @@ class AlignmentStore:
     """Pairs of every corpus row, from the folder of `build_alignment`.
 
     `counts` [rows] int32 of pairs; `student_lengths` and `teacher_lengths` [rows] int32 of tokens. `report`: rows, and
-    the values of `Aligned.report` and `mapping_rates`. Errors: OSError, ValueError, KeyError for a damaged folder.
+    the values of `Aligned.report` and `mapping_rates`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -86,7 +86,6 @@ def build_alignment(
     """Align the prompted texts into `folder`, or reopen the folder if it is complete and has the same inputs.
 
     Positions are those of the token stores. The work has a bar.
-    Errors: DistilvecError for slow tokenizers, a `max_length` without room, and a full disk.
     """
     aligner = Aligner(student_tokenizer, student_max_length, teacher_tokenizer, teacher_max_length, kind, corpus.paired)
     student = tokenizer_hash(student_tokenizer)

@@ -107,7 +107,6 @@ class OnnxEmbedder:
     """ONNX file on the CPU through ONNX Runtime; `threads` as torch uses by default.
 
     Its threads sleep between calls, so that two sessions in one process do not slow each other down.
-    Errors: DistilvecError without onnxruntime, or for a file that it cannot read.
     """
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
@@ -149,9 +148,6 @@ def export_onnx(model: SentenceTransformer, path: Path, head: TaskHead | None = 
     """Write the model as `path`, one fp32 file, and return it. Leaves no file if the vectors do not match PyTorch's.
 
     With the `head` of a task on single texts the file has its logits as a third output.
-
-    Errors: DistilvecError without onnxruntime; for a model that is not a transformer, is above 2 GB, excludes its
-    prompt from the pooling, or does not export; for vectors that differ by more than 1e-4; for a full disk.
     Note: torch's TorchScript exporter is tried first (seconds), then the newer one (minutes), which Gemma 3 needs.
     """
     require_extra("onnx", "--to onnx")
@@ -253,7 +249,6 @@ def export_copy(model: SentenceTransformer) -> SentenceTransformer:
     """Copy a model as its folder would load on the CPU: fp32, stock attention, no packed layers, evaluation mode.
 
     fp32 weights on the CPU are shared with the original, which does not change.
-    Errors: DistilvecError if the first module is neither a transformer nor a static model's table.
     """
     first = model[0]
     if is_static(model):

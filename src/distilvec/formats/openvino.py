@@ -30,10 +30,7 @@ def to_openvino(source: Path, target: Path) -> None:
 
 
 class OpenvinoEmbedder:
-    """OpenVINO's model on the CPU, with as many threads as torch uses.
-
-    Errors: DistilvecError for a file that OpenVINO cannot read.
-    """
+    """OpenVINO's model on the CPU, with as many threads as torch uses."""
 
     def __init__(self, path: Path) -> None:
         import openvino

@@ -32,8 +32,7 @@ def save_router(
 ) -> None:
     """Write both towers as one model that `encode_query` and `encode_document` route to, whole or not at all.
 
-    Prompts and similarity are the towers' own. Errors: as `save_student`; DistilvecError for a tower that plain
-    sentence-transformers could not load below a Router.
+    Prompts and similarity are the towers' own.
     """
     towers: dict[Role, SentenceTransformer] = {"query": query, "document": document}
     prompts: dict[str, str] = {role: (tower.prompts or {}).get(role, "") for role, tower in towers.items()}

@@ -70,8 +70,6 @@ def save_student(
     checksums of all other files (`files`). Weights are fp32. `extra_files` may write further files
     into the folder that it gets. What was written is read back and compared (formats/read_back.py), on some `texts` as
     well; with None it is not, as of a student whose training goes on.
-    Errors: DistilvecError if `folder` holds anything but a model that distilvec wrote, cannot be written or
-    read back, or the model has a module that is not of sentence-transformers; the earlier content is then untouched.
     """
 
     def write(new: Path) -> None:

@@ -52,10 +52,7 @@ def merge_own_adapters(backbone: nn.Module) -> None:
 
 
 def merge_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
-    """Merge adapters, folders or hub ids, in place, each into the result of those before it.
-
-    Errors: DistilvecError for an adapter that cannot be read, is not of low rank, or belongs to another network.
-    """
+    """Merge adapters, folders or hub ids, in place, each into the result of those before it."""
     if names:
         require_extra("finetune", "")
     for name in names:

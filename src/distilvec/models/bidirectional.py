@@ -19,8 +19,6 @@ def lift_causal_mask(backbone: nn.Module, name: str) -> None:
     attention of every layer. The result is tried: the first token's state must depend on the last token, with a mask
     and without. Call it before layers are packed or of mixed precision. A saved model keeps `is_causal` in its
     config.json, so that transformers 5 loads it without a mask; such a model stays as it is.
-    Errors: DistilvecError for a model made to see both directions, or whose mask cannot be lifted; the
-    model is unchanged then.
 
     Note: a layer with a sliding window W lets a token see those that are at most W away, on either side, as
     transformers makes such windows; the causal window is W - 1 tokens back.

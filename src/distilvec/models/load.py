@@ -292,7 +292,7 @@ def _refuse_pooling(model: ModelName, settings: ModelSettings) -> None:
 
 
 def _plain_modules(model: ModelName, settings: ModelSettings, weights: dict[str, Any]) -> list[Any]:
-    """Return a plain Hugging Face model and its pooling as modules. Errors: DistilvecError without a pooling."""
+    """Return a plain Hugging Face model and its pooling as modules."""
     plain = settings.plain
     pooling = settings.pooling or (plain.pooling if plain is not None else None)
     if pooling is None:
@@ -360,10 +360,7 @@ def unused_prompts(model: SentenceTransformer, used: Mapping[Role, str]) -> tupl
 
 
 def model_similarity(model: SentenceTransformer, name: str) -> Similarity:
-    """Return how a model's vectors are compared, as it states; cosine by default, as in sentence-transformers.
-
-    Errors: DistilvecError for a similarity that is not scored here.
-    """
+    """Return how a model's vectors are compared, as it states; cosine by default, as in sentence-transformers."""
     fix = "Set teacher.similarity in a recipe, or similarity_fn_name in its config_sentence_transformers.json."
     return read_similarity(str(model.similarity_fn_name), name, "..similarity", fix)
 
@@ -386,10 +383,7 @@ def load_backbone(model: ModelName, **kwargs: Any) -> SentenceTransformer:
 
 
 def load_tokenizer(model: ModelName) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model's folder or id without the model; of a SentenceTransformer the first module's.
-
-    Errors: DistilvecError if it has no tokens of its own.
-    """
+    """Load the tokenizer of a model's folder or id without the model; of a SentenceTransformer the first module's."""
     source = replace(model, name=resolve_model(model.name))
     check_place(model.name, is_tokenizer=True)
     with reading(model):
@@ -543,7 +537,7 @@ def _load_json(source: str, file: str, place: Mapping[str, Any]) -> Any:
 
 
 def _read_experts(folder: str | None) -> Experts:
-    """Read saved experts. Errors: DistilvecError for missing or damaged files."""
+    """Read saved experts."""
     try:
         return Experts.load(folder or "")
     except (DistilvecError, MemoryError):

@@ -51,7 +51,6 @@ def placement(settings: ModelSettings, device: str) -> dict[str, Any]:
 
     Such a model is loaded to its devices in the precision it computes in, and is not moved after that.
     4-bit weights are NF4 (QLoRA, Dettmers et al. 2023), 8-bit ones LLM.int8 (Dettmers et al. 2022).
-    Errors: DistilvecError if bitsandbytes is missing.
     """
     if settings.quantize is None and settings.device_map is None:
         return {}

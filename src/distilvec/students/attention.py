@@ -217,10 +217,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def recording(
     attention_layers: tuple[int, ...], projection_layers: tuple[int, ...] = (), rows: Tensor | None = None
 ) -> Iterator[Recording]:
-    """Keep head-averaged attention maps (their `rows`) and projections of these layers (from 1) of a forward pass.
-
-    Errors: DistilvecError at the end, if a layer's attention did not run through `attention_forward`.
-    """
+    """Keep head-averaged attention maps (their `rows`) and projections of these layers (from 1) of a forward pass."""
     recorded = Recording(attention_layers, projection_layers, rows)
     token = _recording.set(recorded if attention_layers or projection_layers else None)
     try:

@@ -74,8 +74,6 @@ def build_student(
     `student.vocabulary`; the embedding table is composed for it, or drawn for it with a fresh backbone.
     A factorized table (`student.embedding`) is fitted to `texts`, without any to every token once; so are narrower
     feed-forward layers (`student.intermediate_size`), without any by the size of their weights.
-    Errors: DistilvecError for a model that cannot be found or read, layers, modules to keep or a length that the model
-    lacks, a tokenizer that does not fit.
     """
     return build_with_notes(section, teacher, seed, compatible, vocabulary, texts)[0]
 
@@ -310,8 +308,7 @@ def own_modules_of(
 ) -> list[Any] | None:
     """Return the modules of its model that a student has after its pooling, with their weights; None if it has none.
 
-    By default those of the teacher, in a student of its layers that is trained into its space. Errors: DistilvecError
-    for modules that the recipe asks for and that cannot be kept.
+    By default those of the teacher, in a student of its layers that is trained into its space.
     """
     is_asked_for = section.dense in ("keep", "fold")
     is_default = section.dense == "auto" and section.model == "teacher" and compatible
@@ -440,8 +437,6 @@ def choose_length(section: StudentSection, transformer: Transformer, teacher: Te
     """The student's maximum length in tokens: as asked, else the smaller of its model's limit and the teacher's.
 
     The teacher's own layers have the teacher's limit, which the recipe may have raised above that of its files.
-    Errors: DistilvecError for more than the model has positions (a limit of learned positions only; rotary and relative
-    ones have none).
     """
     max_length = section.max_length
     positions = position_limit(transformer.auto_model)

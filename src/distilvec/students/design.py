@@ -60,7 +60,7 @@ class Budget:
 
 
 def parse_size(text: str) -> Budget:
-    """Read a size such as 5M, 800k, 5_000_000 or 25%. Errors: DistilvecError for anything else."""
+    """Read a size such as 5M, 800k, 5_000_000 or 25%."""
     match = re.fullmatch(r"(\d[\d_]*(?:\.\d+)?)\s*([kmg%]?)", text.strip().lower())
     number = float(match[1].replace("_", "")) if match else 0.0
     if match is None or number == 0:
@@ -208,10 +208,7 @@ class Design:
 
 
 def design_student(shape: ModelShape, budget: Budget, tokens_used: TokensUsed | int, static: bool = False) -> Design:
-    """Design a student with the model's own layers; a static one if that is asked for, or if no layer fits.
-
-    Errors: DistilvecError for a budget below the smallest possible student, with that student's size.
-    """
+    """Design a student with the model's own layers; a static one if that is asked for, or if no layer fits."""
     parameters = budget.of(shape)
     tokens = available_tokens(shape, tokens_used)
     split = None if static else _first_split(shape, parameters, tokens)
@@ -330,10 +327,7 @@ def _first_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Spli
 
 
 def _static_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Split:
-    """Return the split of a static student: every token, with rows as long as fit; the rarest tokens go last.
-
-    Errors: DistilvecError for a budget below the smallest static student.
-    """
+    """Return the split of a static student: every token, with rows as long as fit; the rarest tokens go last."""
     most = shape.dim
     whole = Split(0, 0, tokens.number, most)
     if count_parts(shape, whole).total <= parameters:

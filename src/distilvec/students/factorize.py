@@ -35,8 +35,6 @@ def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[in
     the first layer reads, after LayerNorm: of the texts' tokens at their positions, and of every token once.
     Components of the token rows alone leave out the directions of positions. The linear layer is fitted to the same
     by least squares.
-
-    Errors: DistilvecError for a backbone other than a BERT encoder, and for a rank that does not shrink the table.
     """
     check_factorizable(backbone)
     old = backbone.embeddings

@@ -35,7 +35,6 @@ def choose_layers(layers: int | list[int] | LayersSection, total: int) -> list[i
     A number n keeps n layers, evenly spread with the first and the last: round(linspace(0, total - 1, n)), halves to
     the even neighbour, so 3 of 6 are [0, 2, 5]; n = 1 keeps the first. A list is taken as given. So is the `count` of a
     section, until `best_layers` has chosen.
-    Errors: DistilvecError for an empty choice, layers that the model lacks, repetitions, or another order.
     """
     if isinstance(layers, LayersSection):
         layers = layers.count
@@ -160,8 +159,6 @@ def cut_layers(model: PreTrainedModel, keep: list[int]) -> PreTrainedModel:
     """A backbone with only the layers `keep` (ascending numbers, 0 is the first), in their order and precision.
 
     `model` stays as it is, and is the result if all layers are kept. Weights are copied.
-    Errors: DistilvecError if the architecture has no list of layers, or does not run with these (a ModernBERT or T5
-    without layer 0, which differs from the others; an EmbeddingGemma 2 whose last layer has no full attention).
     """
     path, layers = layer_list(model)
     if keep == list(range(len(layers))):
@@ -193,7 +190,7 @@ def cut_layers(model: PreTrainedModel, keep: list[int]) -> PreTrainedModel:
 def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
     """Give the last `count` layers fresh random weights of the backbone's own initialiser, in place.
 
-    The weights come from torch's current generator. Errors: DistilvecError for more layers than there are.
+    The weights come from torch's current generator.
     """
     path, layers = layer_list(model)
     if count > len(layers):
@@ -296,10 +293,7 @@ def _compared(model: PreTrainedModel, smaller: PreTrainedModel) -> OutsideLayers
 
 
 def rebuild(model: PreTrainedModel, config: PretrainedConfig, weights: dict[str, Any]) -> PreTrainedModel:
-    """A model of the same class and precision from `config`, with exactly these `weights`.
-
-    Errors: DistilvecError for a configuration that the architecture refuses, and for weights that do not fit it.
-    """
+    """A model of the same class and precision from `config`, with exactly these `weights`."""
     return _with_weights(model, _built(model, config), weights)
 
 

@@ -21,7 +21,7 @@ def add_adapters(model: SentenceTransformer, section: LoraSection, seed: int) ->
     """Put adapters into the model's backbone and freeze its own weights; later modules are trained as before.
 
     The adapters are drawn from `seed` and change nothing before they are trained. Poolers (which no embedding comes
-    from) get none. Errors: DistilvecError if peft is not installed or `targets` names an unknown layer.
+    from) get none.
     """
     require_extra("finetune", "student.lora")
     from peft import LoraConfig, inject_adapter_in_model

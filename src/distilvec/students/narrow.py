@@ -42,8 +42,6 @@ def narrow(backbone: PreTrainedModel, size: int, tokens: Sequence[Sequence[int]]
     `tokens` are ids of texts. In each layer, the neurons are removed whose removal changes the layer's output on these
     texts least (mean squared error), and the outgoing weights of the others are fitted to the old output by least
     squares. Without texts, the neurons with the smallest outgoing weights are removed.
-
-    Errors: DistilvecError for more neurons than there are, and for feed-forward layers of another kind.
     """
     config = copy.deepcopy(backbone.config)
     text = config.get_text_config()

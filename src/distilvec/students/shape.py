@@ -91,10 +91,7 @@ def _backbone(model: ModelName) -> PreTrainedModel:
 
 
 def count_tokens(tokenizer: PreTrainedTokenizerBase, texts: Mapping[str, Texts]) -> TokensUsed:
-    """Count the tokens that texts use, by language, as a vocabulary trimmed to them has them.
-
-    Errors: DistilvecError for a slow tokenizer, and for texts that it mostly cannot read.
-    """
+    """Count the tokens that texts use, by language, as a vocabulary trimmed to them has them."""
     pieces = Pieces(tokenizer, "the model's tokenizer", "student.model")
     words = {language: Words(read(), pieces) for language, read in texts.items()}
     trimmed = trim(pieces, words, None, "seen")

@@ -39,8 +39,6 @@ def static_table(
         dim: dimensions of the model's vectors to read, None for all
         texts: in which the tokens are counted; without any all tokens have the weight 1
         max_length: of a text in tokens
-
-    Errors: DistilvecError for a slow tokenizer, which the table's module cannot hold.
     """
     tokenizer = modules[0].tokenizer
     plain = plain_copy(tokenizer)

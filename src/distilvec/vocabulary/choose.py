@@ -28,7 +28,6 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
     """Make the tokenizer of `section` for the model with the tokenizer `pieces`; `texts` by language.
 
     A size is a wish: where the texts or the tokenizer do not allow it, the nearest one is taken, with a note.
-    Errors: DistilvecError for missing texts, and a tokenizer that is damaged, slow or has holes.
     """
     before = len(pieces.vocabulary)
     if section.tokenizer is not None:

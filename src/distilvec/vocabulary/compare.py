@@ -35,7 +35,6 @@ def text_statistics(pieces: Pieces, texts: Sequence[str], max_length: int | None
     `characters_per_token`, and the shares `unknown` and `byte_tokens` (bytes, parts of a character). `words` is None if
     most letters are of a script without spaces between words. Sequences with special tokens, at most `max_length` long:
     `mean_length`, `attention_cost` (mean square of the length) and `cut` (share of longer texts).
-    Errors: DistilvecError for a `max_length` without room for text.
     """
     special = pieces.plain.num_special_tokens_to_add(False)
     if max_length is not None and max_length <= special:
@@ -74,7 +73,7 @@ def parameter_counts(model: SentenceTransformer) -> dict[str, int]:
     """Return a model's parameters, each counted once (paper, table 4).
 
     Keys: `vocabulary` (rows of the token embeddings), `embedding` (their parameters), `backbone` (all others of the
-    transformer), `other` (of further modules) and `total`. Errors: DistilvecError for a model without a transformer.
+    transformer), `other` (of further modules) and `total`.
     """
     total = sum(weight.numel() for weight in model.parameters())
     if is_static(model):

@@ -31,7 +31,6 @@ def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
 
     `like` is the tokenizer of the model that gets the new one. Files name no roles: special tokens get theirs by their
     usual names, and tokens of the roles that `like` puts around a text are put there. A missing padding token is added.
-    Errors: DistilvecError for files that are missing or damaged, ids with holes, and a missing token around texts.
     """
     path, kind = Path(name), Path(name).suffix.lower()
     if kind not in (".json", ".model") or path.is_dir():

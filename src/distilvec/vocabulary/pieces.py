@@ -48,7 +48,7 @@ class Pieces:
     """Fast tokenizer with the surface of every token and the tokens of every surface.
 
     `plain` is a copy without padding and truncation, `state` the content of its tokenizer.json. `tokens` [ids] has None
-    for ids without a token. Errors: DistilvecError with `key` for a slow tokenizer (without tokenizer.json).
+    for ids without a token.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, name: str = "the tokenizer", key: str = OPTION) -> None:
@@ -82,7 +82,7 @@ class Pieces:
         self.added: set[int] = {entry["id"] for entry in added} - self.special
 
     def dense(self) -> Pieces:
-        """Return these pieces. Errors: DistilvecError if an id has no token."""
+        """Return these pieces; refuse ids without a token."""
         if None in self.tokens:
             raise DistilvecError(
                 f"{self.name}: its ids have holes, {self.tokens.index(None)} has no token.",

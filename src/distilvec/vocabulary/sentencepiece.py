@@ -25,8 +25,6 @@ def from_sentencepiece(path: Path) -> State:
 
     Text is split as sentencepiece splits it, except: special tokens written in a text, letters composed of more than 5
     bytes (Hangul of single jamo), repeated merges within a letter, and in BPE the spaces around given pieces.
-    Errors: DistilvecError without the packages, for any other file, and for models without a fast form:
-    word and character models, unused pieces, spaces at the end of words or not at all.
     """
     proto = _read(path)
     rules = proto.normalizer_spec

@@ -48,7 +48,6 @@ def train_tokenizer(texts: Texts, kind: NewKind, size: int, like: Pieces) -> Pre
     Normalization and special tokens are those of `like`. A space is put before every text, so that its first word is
     spelled like any other; decoding removes the space. WordPiece reads every word of letters that the texts have, the
     others every script.
-    Errors: DistilvecError for an old tokenizer without special tokens.
     """
     added = sorted((entry for entry in like.state["added_tokens"] if entry["special"]), key=lambda entry: entry["id"])
     special = [entry["content"] for entry in added]

@@ -132,8 +132,7 @@ def transplant_tokens(
     """Return a copy of the model with this tokenizer, and the composition of its embedding table.
 
     All weights but the input embeddings and an output layer over the vocabulary stay. `max_length` in tokens; the old
-    one by default. Errors: DistilvecError for a slow tokenizer, ids with holes, a missing special token that the model
-    reads, a missing padding token, and a length above the learned positions.
+    one by default.
     """
     if tokenizer.pad_token is None and model.tokenizer.pad_token is not None:
         raise DistilvecError(

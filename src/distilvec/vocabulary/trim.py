@@ -115,7 +115,7 @@ def trim(
     letters "seen" in the texts (see `_alphabet_kept`). With a smaller size the rarest tokens go in rounds, and the
     words are counted again after each; every language has the same weight. With a larger one the texts' tokens are
     joined by others that new texts may use (see `unseen`). A size outside of what tokenizer and texts allow is raised
-    or lowered, with a note. Errors: DistilvecError for mostly unknown tokens.
+    or lowered, with a note.
     """
     counts = _shares(pieces, words)
     unknown = _unknown(pieces, counts)

@@ -103,8 +103,8 @@ def test_a_table_with_a_log_is_refused_by_its_name(name, tmp_path):
         with refused(KEY, f" {name}: ") as found:
             texts(place)
         assert export in str(found.value) and str(table) in str(found.value)
-        with refused("corpus.sources.0.url", name):
-            Remote(place.as_uri(), "corpus.sources.0.url").download(is_parquet)
+        with refused("", name):
+            Remote(place.as_uri()).download(is_parquet)
     for file in table.rglob("*.parquet"):
         for place in {file, file.parent} if name != "DuckLake table" else {file.parent}:
             with refused(KEY, name):
@@ -129,11 +129,11 @@ def test_what_spark_writes_beside_a_table_is_no_part_of_it(tmp_path, capsys):
     rows = ["_old=1/part-1.parquet", "lang=__HIVE_DEFAULT_PARTITION__/part-2.PARQUET", "lang=tr/part-0.parquet"]
     assert texts(folder) == rows
     assert "2 files whose name or folder begins with _ are passed over" in capsys.readouterr().err
-    assert [path.relative_to(folder).as_posix() for path in table_files(folder, is_parquet, KEY)] == rows
+    assert [path.relative_to(folder).as_posix() for path in table_files(folder, is_parquet)] == rows
     with ParquetFiles(Address.parse(folder)) as reader:
         assert reader.count() == 3
     assert VectorTable(folder, {"query": "", "document": ""}).paths == [folder / row for row in rows]
-    fetched = Remote(folder.as_uri(), "corpus.sources.0.url").download(is_parquet)
+    fetched = Remote(folder.as_uri()).download(is_parquet)
     assert sorted(pq.read_table(path)["text"].to_pylist()[0] for path in fetched) == rows
 
 

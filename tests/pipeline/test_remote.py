@@ -13,7 +13,7 @@ import pytest
 from refusals import refused
 from samples import make_texts
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.storage import INDEX, Pusher, Remote, check_address
 from distilvec.data.sources import source_files
 from distilvec.pipeline.resolve import resolve
@@ -92,7 +92,7 @@ def test_a_run_from_s3_has_the_bytes_of_a_local_one(bucket, tiny_recipe, tmp_pat
     ]
     monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "another machine"))
     pulled = tmp_path / "another machine" / "teachers" / cache.name
-    assert Remote(f"{bucket}/cache/{cache.name}", "cache.remote").pull(pulled) == len(files_below(cache))
+    assert Remote(f"{bucket}/cache/{cache.name}").pull(pulled) == len(files_below(cache))
     assert files_below(pulled) == files_below(cache) and not TeacherCache.open(pulled).verify()
     second = run(recipe, tmp_path / "b" / "tiny")  # from the corpus and the vectors there
     assert (tmp_path / "b" / "tiny" / "student" / "model.safetensors").read_bytes() == (
@@ -121,7 +121,7 @@ def test_shares_meet_in_the_bucket(bucket, tiny_recipe, tmp_path, monkeypatch):
     job = resolve(recipe, tmp_path / "unused")
     merged = merge_shares(job, job.teacher)
     assert files_below(merged.folder) == files_below(one.folder)
-    assert Remote(f"{bucket}/cache", "cache.remote").folders() == [merged.folder.name]
+    assert Remote(f"{bucket}/cache").folders() == [merged.folder.name]
 
 
 # -- folders by address ------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_shares_meet_in_the_bucket(bucket, tiny_recipe, tmp_path, monkeypatch):
 
 @pytest.fixture
 def remote(tmp_path):
-    return Remote(f"file://{tmp_path}/remote", "cache.remote")
+    return Remote(f"file://{tmp_path}/remote")
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -241,8 +241,8 @@ def test_a_pusher_waits_and_goes_on_after_failures(remote, tmp_path, capsys):
      "s3:/bucket"],
 )  # fmt: skip
 def test_addresses_hold_no_secrets(address):
-    with refused("corpus.url") as error:
-        check_address(address, "corpus.url")
+    with refused("corpus.url") as error, about("corpus.url"):
+        check_address(address)
     assert "folder" in address or "bucket" in address or "secret" not in str(error.value)
     assert "secret" not in str(error.value)
 
@@ -251,10 +251,10 @@ def test_errors_name_the_address_and_the_key(bucket, tmp_path, tiny_recipe):
     source = tiny_recipe(corpus__sources=[{"url": f"{bucket}/absent"}]).corpus.sources[0]
     with refused("corpus.sources.0.url", "s3://bucket/absent"):
         source_files(source, 0)
-    with refused("k", "nothing://x"):
-        Remote("nothing://x", "k").folders()
-    with refused("k", "s3://no-bucket/x") as error:
-        Remote("s3://no-bucket/x", "k").push(write(tmp_path / "here", a="1"))
+    with refused("cache.remote", "nothing://x"):
+        Remote("nothing://x").folders()
+    with refused("cache.remote", "s3://no-bucket/x") as error:
+        Remote("s3://no-bucket/x").push(write(tmp_path / "here", a="1"))
     assert SECRET not in str(error.value)
 
 
@@ -296,7 +296,7 @@ def test_a_listed_file_that_is_not_there_is_named(remote, tmp_path):
 def test_a_download_that_is_cut_is_fetched_again(tmp_path):
     path = tmp_path / "texts.txt"
     path.write_text("one\ntwo\n")
-    remote = Remote(f"file://{path}", "corpus.sources.0.url")
+    remote = Remote(f"file://{path}")
     (copy,) = remote.download(lambda name: True)
     copy.write_text("one\n")
     assert remote.download(lambda name: True) == [copy] and copy.read_text() == "one\ntwo\n"
@@ -330,7 +330,7 @@ def test_a_changed_file_of_a_web_server_is_fetched_again(marks, length, loopback
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    remote = Remote(f"http://127.0.0.1:{server.server_address[1]}/texts.txt", "corpus.sources.0.url")
+    remote = Remote(f"http://127.0.0.1:{server.server_address[1]}/texts.txt")
     requests = []
     try:
         for content in ("first one", "first one", "other one"):

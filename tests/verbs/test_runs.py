@@ -114,7 +114,7 @@ def test_a_run_that_another_process_removes_meanwhile_is_a_state(finished, monke
 
     monkeypatch.setattr("distilvec.verbs.runs.runs.folder_bytes", gone)
     (info,) = distilvec.runs(finished.parent)
-    assert info.state == "damaged" and "does not exist" in info.problem
+    assert info.state == "damaged" and "No such file" in info.problem
 
 
 @pytest.mark.parametrize("train", ["5", "[1]", "{epochs: many}", "{epochs: 1, max_steps: few}"])

@@ -43,7 +43,7 @@ def write_result(path: Path | None, content: Any) -> None:
         return
     if path != STANDARD_OUTPUT:
         make_parents(path, "--json")
-        write_json(path, content, key="--json")
+        write_json(path, content)
         return
     text = json.dumps(content, indent=1, ensure_ascii=False, default=str)
     print(text, file=_json_stream.get() or sys.stdout, flush=True)

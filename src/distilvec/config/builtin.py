@@ -14,7 +14,7 @@ from distilvec.config.base import excerpt, unknown
 from distilvec.config.paths import DATA, resolve_tree
 from distilvec.config.recipe import read_tree
 from distilvec.config.schema import Recipe
-from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.run_folder import RunFolder
 
 FURTHER = ("baselines", "sweeps")  # folders of recipes that papers and comparisons need
@@ -41,7 +41,7 @@ def recipe_files(folders: Sequence[str] = (".", *FURTHER)) -> list[Path]:
 def recipe_file(name: str) -> Path:
     """A recipe by path or built-in name; DistilvecError with the nearest name otherwise."""
     path = Path(name)
-    with explained("recipe", Path(excerpt(name))):
+    with about("recipe", Path(excerpt(name))):
         if name.endswith((".yaml", ".yml")) or path.is_file():
             builtin = recipe_folder().joinpath(*path.parts[1:])
             return builtin if not path.exists() and path.parts[0] == "recipes" and builtin.exists() else path

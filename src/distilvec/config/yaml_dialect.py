@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from distilvec.config.base import excerpt
-from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 
 MOST_LEVELS = 64  # lists and mappings inside each other
 MOST_BYTES = 4_000_000  # of a file
@@ -91,7 +91,7 @@ _Loader.add_constructor(f"{_TAG}str", _text)
 
 def read_yaml(path: Path, key: str, fix: str) -> Any:
     """The content of a YAML file; DistilvecError with `key` for a file that cannot be read or is not UTF-8 or YAML."""
-    with explained(key, path):
+    with about(key, path):
         if not path.exists() and not path.is_symlink():
             raise DistilvecError(f"{key} not found: {path}.", fix, key=key)
         if path.exists() and not path.is_file():

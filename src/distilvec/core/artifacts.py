@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.core.errors import DistilvecError, creating, explained, first_line
+from distilvec.core.errors import DistilvecError, about, creating, first_line
 from distilvec.core.files import (
-    full_disk_explained,
+    disk_space_needed,
     is_scratch,
     is_sealed,
     locked,
@@ -108,7 +108,7 @@ def store_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file for `read_stored`, whole or not at all."""
     with creating(KEY, path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, content, sealed=True, key=KEY)
+    write_json(path, content, sealed=True)
 
 
 def open_or_build(
@@ -141,10 +141,10 @@ def open_or_build(
         if content is not None:
             return content
         with _new_folder(folder, needed, what, meta) as new:
-            about = {FINGERPRINT: fingerprint, **build(new)}
-            about[CHECKSUMS] = {str(path.relative_to(new)): checksum_once(path) for path in _files(new)}
+            content_of_meta = {FINGERPRINT: fingerprint, **build(new)}
+            content_of_meta[CHECKSUMS] = {str(path.relative_to(new)): checksum_once(path) for path in _files(new)}
             sync(new)
-            write_json(new / meta, about, sealed=True, key=KEY)
+            write_json(new / meta, content_of_meta, sealed=True)
     return load(folder)
 
 
@@ -168,7 +168,7 @@ def opened(
         raise
     except Exception as error:  # libraries raise any kind
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
-            with explained(KEY, folder):
+            with about(KEY, folder):
                 raise
         log(f"{what} {folder} is damaged ({first_line(error)}); it is built again")
         return None
@@ -188,7 +188,7 @@ def _new_folder(folder: Path, needed: int, what: str, meta: str) -> Iterator[Pat
             remove(path)
     new = scratch(folder)
     try:
-        with full_disk_explained(KEY, folder, needed, "Nothing is kept."):
+        with disk_space_needed(KEY, folder, needed, "Nothing is kept."):
             new.mkdir()
             yield new
             _publish(new, folder, meta)
@@ -201,7 +201,7 @@ def _publish(new: Path, folder: Path, meta: str) -> None:
     if not folder.exists():
         new.rename(folder)
         return
-    write_json(folder / meta, {FINGERPRINT: ""}, key=KEY)
+    write_json(folder / meta, {FINGERPRINT: ""})
     for path in sorted(_files(new), key=lambda path: path == new / meta):
         target = folder / path.relative_to(new)
         target.parent.mkdir(exist_ok=True)

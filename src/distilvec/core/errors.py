@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import difflib
 import errno
 import os
@@ -23,20 +22,6 @@ _PACKAGE = Path(__file__).parents[1]
 _MISTAKES = (TypeError, AttributeError, NameError, LookupError, AssertionError, ArithmeticError, NotImplementedError)
 _LONGEST_LINE = 200
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_FIXES = {
-    errno.ENOENT: ("does not exist", "Check the path."),
-    errno.ENOTDIR: ("is below something that is not a folder", "Check the path."),
-    errno.EISDIR: ("is a folder", "Give a file."),
-    errno.EEXIST: ("exists already", "Choose another path."),
-    errno.EACCES: ("may not be opened (permission denied)", "Change its permissions or choose another path."),
-    errno.EPERM: ("may not be changed (operation not permitted)", "Change its permissions or choose another path."),
-    errno.EROFS: ("is on a read-only file system", "Choose another path."),
-    errno.ELOOP: ("is a link that leads to itself", "Remove the link or choose another path."),
-    errno.ENAMETOOLONG: ("has too long a name", "Choose a shorter one."),
-    errno.EMFILE: ("cannot be opened: too many files are open", "Raise the limit (ulimit -n) and run it again."),
-    errno.EIO: ("cannot be read or written: the disk reports an error", "Check the disk."),
-    errno.EXDEV: ("cannot be moved to another file system", "Choose a path on the same file system."),
-}
 
 
 class DistilvecError(Exception):
@@ -67,18 +52,13 @@ class DistilvecError(Exception):
         """Take the name of the argument or option that set the key, in the place of the key; see `set_by`."""
         self.key = looked_up(self.key, names)
 
-    def renamed(self, key: str) -> DistilvecError:
-        """Return the same error for another key, such as the option that set it."""
-        error = copy.copy(self)
-        error.key = key
-        return error
-
 
 class about:  # a class, as contextlib.suppress: it stands around single rows
     """Note on an exception that leaves the block which key it is about; the exception is raised on as it is.
 
     The innermost note stays: an error that has a key keeps it, a relative key (".column") is added to this one. `name`
-    is what the key names, a file or a model, for the sentence about an exception of another library (`user_error`).
+    is what the key names, a file or a model, for the sentence about an exception of another library (`user_error`). An
+    empty key notes the name alone.
     It stands where a section, an option or an argument is read: in the generator, thread or process that reads, never
     around a `yield`. The note is an attribute, so it survives pickling.
     """
@@ -189,7 +169,7 @@ def _foreign_problem(error: BaseException) -> DistilvecError | None:
     """Return an error of the system or of another library as a problem that the user can fix; None for a bug."""
     key = noted_key(error)
     name = getattr(error, _NAME, "")
-    system_error = explain(error, key or None, Path(name) if name else None)
+    system_error = system_failure(error, key, Path(name) if name else None)
     if system_error is not None:
         return system_error
     if not key or _is_our_bug(error):
@@ -258,7 +238,7 @@ def first_line(error: BaseException) -> str:
     return text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "…"
 
 
-def explain(error: BaseException, key: str | None = None, path: Path | None = None) -> DistilvecError | None:
+def system_failure(error: BaseException, key: str = "", path: Path | None = None) -> DistilvecError | None:
     """Return a DistilvecError for an expected failure of the system or a library; None for any other error.
 
     Expected are errors of the file system, full disks, too little memory and text that is not Unicode. `path` is the
@@ -269,54 +249,31 @@ def explain(error: BaseException, key: str | None = None, path: Path | None = No
     if disk_is_full(error):
         place = f" for {path}" if path is not None else ""
         fix = "Free space and run the same command again, or choose another path."
-        return DistilvecError(f"no space left on the disk{place}.", fix, key="disk" if key is None else key)
+        return DistilvecError(f"no space left on the disk{place}.", fix, key=key or "disk")
     certificates = _missing_certificates(error)
     if path is None and certificates is not None:
         problem = f"the file of certificates {certificates} (SSL_CERT_FILE) does not exist."
-        return DistilvecError(
-            problem, "Correct SSL_CERT_FILE, or remove it.", key="SSL_CERT_FILE" if key is None else key
-        )
+        return DistilvecError(problem, "Correct SSL_CERT_FILE, or remove it.", key=key or "SSL_CERT_FILE")
     if isinstance(error, OSError) and error.errno is not None:
-        default = (f"cannot be used: {error.strerror or first_line(error)}", "Check the path.")
-        problem, fix = _FIXES.get(error.errno, default)
-        return DistilvecError(
-            f"{path if path is not None else 'a file'} {problem}.", fix, key="path" if key is None else key
-        )
+        problem = error.strerror or first_line(error)
+        return DistilvecError(f"{path if path is not None else 'a file'}: {problem}.", key=key or "path")
     if isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error):
         fix = "Lower batch sizes or the length of texts, or free memory."
-        return DistilvecError(f"not enough memory: {first_line(error)}.", fix, key="memory" if key is None else key)
+        return DistilvecError(f"not enough memory: {first_line(error)}.", fix, key=key or "memory")
     if isinstance(error, UnicodeError):
         place = f"{path}: " if path is not None else ""
         problem = f"{place}text that is not valid Unicode: {first_line(error)}."
-        return DistilvecError(problem, "Convert it to UTF-8.", key="text" if key is None else key)
+        return DistilvecError(problem, "Convert it to UTF-8.", key=key or "text")
     return None
 
 
 @contextmanager
-def explained(key: str, path: Path | None = None) -> Iterator[None]:
-    """Expected failures inside become a DistilvecError with this key; see `explain`.
-
-    Others are noted to be about `path`, so that the command line names the file (cli/boundary.py).
-    """
-    try:
-        yield
-    except DistilvecError:
-        raise
-    except Exception as error:
-        explanation = explain(error, key, path)
-        if explanation is None:
-            with about(key, path or ""):
-                raise
-        raise explanation from error
-
-
-@contextmanager
 def creating(key: str, path: Path) -> Iterator[None]:
-    """As `explained`, for a block that makes the file or folder `path`, with the folders that lead to it.
+    """As `about`, for a block that makes the file or folder `path`, with the folders that lead to it.
 
     It need not exist before: what the system then calls missing is a place where nothing can be made.
     """
-    with explained(key, path):
+    with about(key, path):
         try:
             yield
         except FileNotFoundError as error:

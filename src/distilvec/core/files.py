@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import Busy, DistilvecError, creating, disk_is_full, explained, first_line
+from distilvec.core.errors import Busy, DistilvecError, about, creating, disk_is_full, first_line, system_failure
 from distilvec.core.log import log, log_once
 
 SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
@@ -121,17 +121,17 @@ def is_aside(inside: Path) -> bool:
     return is_hidden(inside) or any(part.startswith("_") and "=" not in part for part in inside.parts)
 
 
-def table_files(path: Path, accept: Callable[[Path], bool], key: str) -> list[Path]:
+def table_files(path: Path, accept: Callable[[Path], bool]) -> list[Path]:
     """The files of the table at `path`: a file itself, or those of a folder that `accept` takes, at any depth, sorted.
 
     Files that lie aside are passed over. Errors: DistilvecError for a table whose own log says which files hold rows.
     """
-    refuse_logged_table(path, key)
+    refuse_logged_table(path)
     if not path.is_dir():
         return [path]  # whatever its name is
     files = files_below(path, accept=lambda entry: not entry.is_dir())
     names = [file.relative_to(path) for file in files]
-    refuse_logged_names(names, str(path), key)
+    refuse_logged_names(names, str(path))
     readable = [name for name in names if accept(path / name) and not is_hidden(name)]
     aside = [name for name in readable if is_aside(name)]
     if aside:  # they may be somebody's own
@@ -144,16 +144,16 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() == ".parquet"
 
 
-def refuse_logged_table(path: Path, key: str) -> None:
+def refuse_logged_table(path: Path) -> None:
     """DistilvecError for a file or folder inside of a table with a log: rows in it may be deleted or overwritten."""
     for folder in path.absolute().parents:
         for pattern in _LOGGED_TABLES:
             log_file = next(folder.glob(pattern), None) if "/" in pattern else None
             if log_file is not None:
-                refuse_logged_names([log_file.relative_to(folder)], str(folder), key)
+                refuse_logged_names([log_file.relative_to(folder)], str(folder))
 
 
-def refuse_logged_names(names: Iterable[Path], place: str, key: str) -> None:
+def refuse_logged_names(names: Iterable[Path], place: str) -> None:
     """DistilvecError where files of these names, relative to the folder or address `place`, are a table with a log."""
     for name in names:
         for pattern, (kind, export) in _LOGGED_TABLES.items():
@@ -163,7 +163,6 @@ def refuse_logged_names(names: Iterable[Path], place: str, key: str) -> None:
                     f"{folder} is {kind}: its files hold deleted and overwritten rows as well, which only its log "
                     "tells apart.",
                     f"Export its rows and name that file: {export.replace('FOLDER', repr(folder))}.",
-                    key=key,
                 )
 
 
@@ -218,13 +217,10 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_file(path: Path, content: str | bytes, key: str = "path") -> None:
-    """Write a whole file at once: a kill or a full disk leaves the old file or the new one.
-
-    Errors: DistilvecError with `key` where it cannot be written.
-    """
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a whole file at once: a kill or a full disk leaves the old file or the new one."""
     new = scratch(path)
-    with creating(key, path):
+    with about("", path):  # not the scratch name, which the system's error has
         try:
             with new.open("wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
@@ -256,28 +252,29 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def full_disk_explained(key: str, path: Path, needed: int, kept: str) -> Iterator[None]:
-    """As `explained`; for a full disk the message has the bytes that are needed and free, and then `kept`."""
-    try:
-        with explained(key, path):
+def disk_space_needed(key: str, path: Path, needed: int, kept: str) -> Iterator[None]:
+    """As `about`; for a full disk the message has the bytes that are needed and free, and then `kept`."""
+    with about(key, path):
+        try:
             yield
-    except DistilvecError as error:
-        if error.__cause__ is None or not disk_is_full(error.__cause__):
-            raise
-        free = shutil.disk_usage(next(parent for parent in path.absolute().parents if parent.exists())).free
-        room = f"About {needed / 1e6:,.1f} MB were needed, {free / 1e6:,.1f} MB were free at the end."
-        raise DistilvecError(error.problem, f"{error.fix} {room} {kept}".lstrip(), key=error.key) from error.__cause__
+        except Exception as error:
+            problem = system_failure(error, key, path) if disk_is_full(error) else None
+            if problem is None:
+                raise
+            free = shutil.disk_usage(next(parent for parent in path.absolute().parents if parent.exists())).free
+            room = f"About {needed / 1e6:,.1f} MB were needed, {free / 1e6:,.1f} MB were free at the end."
+            raise DistilvecError(problem.problem, f"{problem.fix} {room} {kept}", key=key) from error
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-def write_json(path: Path, content: Any, sealed: bool = False, key: str = "path") -> None:
+def write_json(path: Path, content: Any, sealed: bool = False) -> None:
     """Write JSON at once. `sealed` adds the checksum of a mapping's content, by which `read_json` notices changes."""
     if sealed:
         plain = json.loads(json.dumps({name: value for name, value in content.items() if name != SEAL}, default=str))
         content = {**plain, SEAL: seal(plain)}
-    write_file(path, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n", key)
+    write_file(path, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
 
 
 def read_json(path: Path, fix: str, key: str | None = None, sealed: bool = True) -> dict[str, Any]:
@@ -287,10 +284,10 @@ def read_json(path: Path, fix: str, key: str | None = None, sealed: bool = True)
     or changed since it was sealed.
     """
     key = key or path.name
-    with explained(key, path):
-        text = path.read_text(encoding="utf-8")
     try:
-        content = json.loads(text)
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DistilvecError(f"{path} cannot be read: {error.strerror}.", fix, key=key) from error
     except (ValueError, RecursionError) as error:
         raise DistilvecError(f"{path} is damaged: {error}.", fix, key=key) from None
     if not isinstance(content, dict):

@@ -41,8 +41,8 @@ def remember(path: Path, checksum: str) -> None:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    about = path.stat()
-    return (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+    stat = path.stat()
+    return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 def hash_files(paths: Iterable[Path], folder: Path | None = None) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from distilvec.core.errors import DistilvecError, explain, explained, first_line, nearest
+from distilvec.core.errors import DistilvecError, about, first_line, nearest, system_failure
 from distilvec.core.hashing import checksum, combine
 
 PACKAGE = Path(__file__).parents[1]
@@ -80,7 +80,7 @@ def method_code(name: str) -> str | None:
     if not is_file(name):
         return None
     path = method_path(name)
-    with explained("method.name", path):
+    with about("method.name", path):
         return combine((module, checksum(file)) for module, file in method_files(path).items())
 
 
@@ -173,7 +173,7 @@ def attribute_errors_to(path: Path | None = None) -> Iterator[None]:
     """Turn errors raised in a method file into a DistilvecError with file and line.
 
     With `path`, an error raised elsewhere inside the block is attributed to that file too. Errors that
-    `errors.explain` knows (no memory, for example) pass through.
+    `errors.system_failure` knows (no memory, for example) pass through.
     """
     try:
         yield
@@ -181,7 +181,7 @@ def attribute_errors_to(path: Path | None = None) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         line = _line(error) or (str(path) if path is not None else None)
-        if line is None or explain(error) is not None:
+        if line is None or system_failure(error) is not None:
             raise
         problem = f"{line}: {type(error).__name__}: {first_line(error)}."
         if absent := _absent_outputs(error):

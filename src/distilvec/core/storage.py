@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from distilvec.core.addresses import Address
-from distilvec.core.errors import DistilvecError, creating, first_line
+from distilvec.core.errors import DistilvecError, about, creating, first_line
 from distilvec.core.extras import install_command
 from distilvec.core.files import is_aside, is_hidden, refuse_logged_names, scratch, sync, user_cache, write_json
 from distilvec.core.hashing import checksum_once
@@ -33,43 +33,42 @@ INDEX = "distilvec-files.json"  # of a remote folder
 STATE = ".distilvec-remote.json"  # of a local one: the index that it was equal to, with times of last changes
 SECONDS = 60.0  # between two pushes of unfinished work
 FORMAT = 1  # of the index
+KEY = "cache.remote"  # of the recipe: the address of folders that are kept equal
 _EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}
 
 
-def check_address(address: str, key: str) -> None:
+def check_address(address: str) -> None:
     """DistilvecError for text that is not an address, and for an address with a password or a query."""
     try:
         parts = urlsplit(address)
     except ValueError:  # without the text, which may hold a password
         problem = "the address is not valid; expected one such as s3://bucket/folder."
-        raise DistilvecError(problem, "Correct it.", key=key) from None
+        raise DistilvecError(problem, "Correct it.") from None
     if Address.parse(address).had_secret or "@" in parts.netloc or parts.query:
         raise DistilvecError(
             f"the {parts.scheme}:// address holds a password or a query, which would end up in recipes and logs.",
             "Remove it, and set environment variables instead (docs/cluster.md). An @ in a path is written as %40.",
-            key=key,
         )
     if not parts.scheme or "://" not in address:
-        raise DistilvecError(f"found '{address}'; expected an address such as s3://bucket/folder.", key=key)
+        raise DistilvecError(f"found '{address}'; expected an address such as s3://bucket/folder.")
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file or folder behind an address; `key` is the recipe's, for messages. Errors of storage: DistilvecError."""
+    """A file or folder behind an address. Folders are kept for `cache.remote`; whoever downloads notes the key."""
 
     address: str
-    key: str
 
     def __post_init__(self) -> None:
-        check_address(self.address, self.key)
+        check_address(self.address)
 
     def below(self, name: str) -> Remote:
         """A file or folder inside."""
-        return Remote(f"{self.address.rstrip('/')}/{name}", self.key)
+        return Remote(f"{self.address.rstrip('/')}/{name}")
 
     def folders(self) -> list[str]:
         """Names of the folders directly inside; none if there is nothing at the address."""
-        with self._open() as (system, path):
+        with about(KEY), self._open() as (system, path):
             if not system.exists(path):
                 return []
             entries = system.ls(path, detail=True)
@@ -84,7 +83,7 @@ class Remote:
         files = []
         with self._open() as (system, path):
             insides = {name: Path(name.removeprefix(path).strip("/") or Path(name).name) for name in system.find(path)}
-            refuse_logged_names(insides.values(), self.address, self.key)
+            refuse_logged_names(insides.values(), self.address)
             for name, inside in sorted(insides.items()):
                 is_the_address = name == path  # a single file, which is read whatever its name is
                 if not is_the_address and (is_aside(inside) or not accepts(inside)):
@@ -99,7 +98,7 @@ class Remote:
                     self._fetch(system, name, target, size=size)
                 files.append(target)
         if not files:
-            raise DistilvecError(f"{self.address}: no readable file there.", "Check the address.", key=self.key)
+            raise DistilvecError(f"{self.address}: no readable file there.", "Check the address.")
         return files
 
     @property
@@ -112,7 +111,7 @@ class Remote:
         If the remote folder is as this one left it, the local one stays, which may hold more. Errors: DistilvecError
         for files that do not match their checksums, and if both folders have changed.
         """
-        with self._open() as (system, path):
+        with about(KEY), self._open() as (system, path):
             index = _read_index(system, path)
             state = _read_state(folder)
             if index is None or (state is not None and index.agrees(state)):
@@ -144,7 +143,7 @@ class Remote:
 
         Errors: DistilvecError if another process has written there since this folder was pulled or pushed.
         """
-        with self._open() as (system, path):
+        with about(KEY), self._open() as (system, path):
             before = _read_index(system, path)
             state = _read_state(folder)
             if before is not None and (state is None or not before.agrees(state)):
@@ -174,7 +173,7 @@ class Remote:
 
     def remove(self) -> None:
         """Remove the folder with everything in it."""
-        with self._open() as (system, path):
+        with about(KEY), self._open() as (system, path):
             if system.exists(path):
                 system.rm(path, recursive=True)
 
@@ -182,7 +181,6 @@ class Remote:
         return DistilvecError(
             f"{self.address} and {folder} have both changed: another machine writes there.",
             f"Let one machine write at a time; to take what is at the address, move {folder} away.",
-            key=self.key,
         )
 
     def _fetch(
@@ -202,7 +200,6 @@ class Remote:
                 raise DistilvecError(
                     f"{self.address}: {target.name} is listed there, and cannot be read.",
                     "It may not be visible yet: run the command again in some minutes.",
-                    key=self.key,
                 ) from None
             new_size = new.stat().st_size
             if versions is None:
@@ -214,7 +211,6 @@ class Remote:
                     f"{self.address}: {target.name} does not match {expected}: found {new_size:,} bytes. It is "
                     "damaged, or was replaced by hand.",
                     "Upload the right file.",
-                    key=self.key,
                 )
             sync(new)  # a name without its content must not outlast a power cut
             new.replace(target)
@@ -236,15 +232,14 @@ class Remote:
             raise
         except ImportError as error:
             fix = install_command(_EXTRAS[scheme]) if scheme in _EXTRAS else f"the package of fsspec for {scheme}://"
-            raise DistilvecError(f"{scheme}:// needs another package.", f"Install it ({fix}).", key=self.key) from error
+            raise DistilvecError(f"{scheme}:// needs another package.", f"Install it ({fix}).") from error
         except FileNotFoundError:
-            raise DistilvecError(f"{self.address} does not exist.", "Check the address.", key=self.key) from None
+            raise DistilvecError(f"{self.address} does not exist.", "Check the address.") from None
         except Exception as error:  # each file system raises its own types
             problem = f"{type(error).__name__}: {first_line(error)}"
             raise DistilvecError(
                 f"{self.address} cannot be used ({problem}).",
                 "Check the address, the network and the credentials in the environment (docs/cluster.md).",
-                key=self.key,
             ) from error
 
 
@@ -321,8 +316,8 @@ def _measure(folder: Path, state: dict[str, _LocalFile]) -> dict[str, _LocalFile
         if is_hidden(inside) or is_lock or not path.is_file():  # hidden are scratch files as well
             continue
         name = inside.as_posix()
-        about = path.stat()
-        size, changed = about.st_size, max(about.st_mtime_ns, about.st_ctime_ns)  # a copy may keep the first of them
+        stat = path.stat()
+        size, changed = stat.st_size, max(stat.st_mtime_ns, stat.st_ctime_ns)  # a copy may keep the first of them
         before = state.get(name)
         if before is not None and (before.version.size, before.changed) == (size, changed):
             files[name] = before
@@ -362,4 +357,4 @@ def _read_state(folder: Path) -> dict[str, _LocalFile] | None:
 
 def _write_state(folder: Path, files: dict[str, _LocalFile]) -> None:
     content = {name: [file.version.size, file.version.checksum, file.changed] for name, file in files.items()}
-    write_json(folder / STATE, {"files": content}, key="cache.root")
+    write_json(folder / STATE, {"files": content})

@@ -135,18 +135,19 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
     """
     if source.dataset is not None:
         folder = Path(source.dataset)
-        return table_files(folder, Path.is_file, f"corpus.sources.{position}.dataset") if folder.is_dir() else []
+        with about(f"corpus.sources.{position}.dataset"):
+            return table_files(folder, Path.is_file) if folder.is_dir() else []
     if source.url is not None:
-        remote = Remote(source.url, f"corpus.sources.{position}.url")
-        return remote.download(lambda path: extension(path) in READABLE)
+        with about(f"corpus.sources.{position}.url"):
+            return Remote(source.url).download(lambda path: extension(path) in READABLE)
     if source.path is None:
         return []
 
     path = source.path
     key = f"corpus.sources.{position}.path"
-    files = table_files(path, lambda file: extension(file) in READABLE, key)
-    for file in files:
-        with about(key):
+    with about(key):
+        files = table_files(path, lambda file: extension(file) in READABLE)
+        for file in files:
             readers.check_readable(file)  # links to nothing and pipes are no texts
     if not files:
         fix = f"Readable: {', '.join(READABLE)}."

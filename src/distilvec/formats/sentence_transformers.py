@@ -137,11 +137,11 @@ def finish_student(
 def replace_card(folder: Path, card: str) -> None:
     """Write the model card of a saved student again, and its checksum: the next save would take it for another's."""
     path = folder / "README.md"
-    write_file(path, card, path.name)
+    write_file(path, card)
     record = replace.read_record(folder) or {}
     if replace.FILES in record:
         record[replace.FILES][path.name] = checksum_once(path)
-        write_file(folder / replace.RECORD, json_text(record), replace.RECORD)
+        write_file(folder / replace.RECORD, json_text(record))
 
 
 def in_float32(model: SentenceTransformer) -> SentenceTransformer:

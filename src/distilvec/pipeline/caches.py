@@ -73,7 +73,10 @@ def find_cache(recipe: Recipe, store: ArtifactStore, teacher: str, fingerprint: 
 
 def remote_cache(recipe: Recipe, folder: Path) -> Remote | None:
     """Return the remote copy of a cache's folder, below `cache.remote` under the folder's name; None without it."""
-    return None if recipe.cache.remote is None else Remote(recipe.cache.remote, "cache.remote").below(folder.name)
+    if recipe.cache.remote is None:
+        return None
+    with about("cache.remote"):
+        return Remote(recipe.cache.remote).below(folder.name)
 
 
 def pull_cache(recipe: Recipe, folder: Path) -> None:

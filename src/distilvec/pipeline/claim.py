@@ -19,7 +19,7 @@ from distilvec.config.base import Section
 from distilvec.config.paths import input_names
 from distilvec.config.schema import Recipe
 from distilvec.config.training import TrainSection
-from distilvec.core.errors import DistilvecError, creating, explained
+from distilvec.core.errors import DistilvecError, about, creating
 from distilvec.core.extras import require_extra
 from distilvec.core.files import (
     check_output_folder,
@@ -78,7 +78,7 @@ def refuse_foreign(run: RunFolder) -> None:
     """DistilvecError unless the folder can be written and is new, empty or ours. Changes nothing."""
     folder = run.path
     check_output_folder(folder, "--out")
-    with explained("--out", folder):
+    with about("--out", folder):
         if run.is_ours():
             run.check_format("--out")
             return
@@ -124,9 +124,9 @@ def claim_folder(run: RunFolder, recipe: Section, fingerprint: str, restart: boo
                 "Choose another folder, or start over with --restart, which moves that run aside.",
                 key="--out",
             )
-        write_file(run.readme, CONTENTS, "--out")
-        write_file(run.recipe, recipes.dump(recipe), "--out")
-        write_file(run.fingerprint, fingerprint + "\n", "--out")
+        write_file(run.readme, CONTENTS)
+        write_file(run.recipe, recipes.dump(recipe))
+        write_file(run.fingerprint, fingerprint + "\n")
         yield
 
 
@@ -138,7 +138,7 @@ def own_folder(run: RunFolder, restart: bool = False, inputs: Collection[Path] =
     refuse_foreign(run)
     if restart and run.is_ours():
         refuse_inputs_inside(run, inputs)
-        with locked(run.lock, "--out", str(run.path), wait=False), explained("--restart", run.path):
+        with locked(run.lock, "--out", str(run.path), wait=False), about("--restart", run.path):
             aside = _free_name(run.path.absolute())
             run.path.absolute().rename(aside)
             log(f"the earlier run is now {aside}")
@@ -147,7 +147,7 @@ def own_folder(run: RunFolder, restart: bool = False, inputs: Collection[Path] =
         sync_folder(run.path)
     if not run.marker.exists():
         marker = {"format": FORMAT, "id": uuid.uuid4().hex, "created": datetime.now(UTC).isoformat(timespec="seconds")}
-        write_json(run.marker, marker, key="--out")
+        write_json(run.marker, marker)
 
 
 def refuse_inputs_inside(run: RunFolder, inputs: Collection[Path]) -> None:

@@ -233,7 +233,8 @@ def begun_dtype(
     """
     folders = {dtype: cache_folder(recipe, store, teacher, one.fingerprint) for dtype, one in manifests.items()}
     if recipe.cache.remote is not None:
-        names = Remote(recipe.cache.remote, "cache.remote").folders()
+        with about("cache.remote"):
+            names = Remote(recipe.cache.remote).folders()
         pushed = [dtype for dtype, folder in folders.items() if _is_among(folder, names)]
         if len(pushed) == 1:
             return pushed[0]

@@ -269,4 +269,4 @@ def write_samples(path: Path, samples: Samples) -> None:
             arrays[f"{model}/{task}/gold"] = sample.gold
     content = io.BytesIO()
     np.savez_compressed(content, format=np.array(REPORT_FORMAT), **arrays)
-    write_file(path, content.getvalue(), path.name)
+    write_file(path, content.getvalue())

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.errors import DistilvecError, creating, explained
+from distilvec.core.errors import DistilvecError, about, creating
 from distilvec.core.files import absolute_path, files_below, locked, remove, scratch, sync, sync_folder
 from distilvec.core.hashing import checksum_once, combine, hash_files
 from distilvec.teachers.indexes.stores import is_index
@@ -108,7 +108,7 @@ def _store(root: Path, name: str, write: Callable[[Path], Any], stated: str = ""
     new = scratch(folder / name.format(secrets.token_hex(4)))  # threads of one process may store other content
     with creating("cache.root", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with explained("cache.root", folder):
+    with about("cache.root", folder):
         try:
             remove(new)
             write(new)

@@ -126,7 +126,7 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
         # After the students: with this file the training counts as finished, and needs no checkpoint any more
         content = {"format": FORMAT, "fingerprint": job.fingerprint, "stages": [asdict(stage) for stage in finished]}
         path = job.files.training_result
-        write_json(path, content, sealed=True, key=path.name)
+        write_json(path, content, sealed=True)
     return _training(job, finished)
 
 

@@ -143,7 +143,7 @@ class Meter:
             with locked(lock, "", str(self.file), wait=True):
                 self.counts = dict.fromkeys(COUNTS, 0) | read_counts(self.file)
                 self._add(counts)
-                write_json(self.file, self.counts, sealed=True, key="")
+                write_json(self.file, self.counts, sealed=True)
 
     def _add(self, counts: dict[str, int]) -> None:
         for name, number in counts.items():

@@ -55,7 +55,7 @@ def read_exports(folder: Path) -> dict[str, ExportedForm]:
 def write_exports(folder: Path, forms: dict[str, ExportedForm]) -> None:
     """Write exports.json with the exported files by form and a hash of the model's weights."""
     content = to_json(ExportsFile(hash_folder(folder), forms))
-    write_json(folder / EXPORTS, content, sealed=True, key=EXPORTS)
+    write_json(folder / EXPORTS, content, sealed=True)
 
 
 def export_table(forms: Mapping[str, ExportedForm]) -> Table:

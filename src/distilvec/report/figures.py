@@ -149,8 +149,8 @@ def write_figure(figure: Figure, folder: Path | None, key: str = "figures") -> s
     with creating(key, folder):
         folder.mkdir(parents=True, exist_ok=True)
     ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
-    write_file(folder / f"{figure.name}.svg", f"{opening}>{ground}{content}\n", key)
-    write_file(folder / f"{figure.name}.png", png.getvalue(), key)
+    write_file(folder / f"{figure.name}.svg", f"{opening}>{ground}{content}\n")
+    write_file(folder / f"{figure.name}.png", png.getvalue())
     return page
 
 

@@ -266,7 +266,7 @@ class RunRecord:
 
 def write_record(run: RunFolder, record: RunRecord) -> None:
     """Write the record into the run's folder: the run is finished."""
-    write_json(run.record, record.to_json(), sealed=True, key=run.record.name)
+    write_json(run.record, record.to_json(), sealed=True)
 
 
 def read_run_record(run: RunFolder) -> RunRecord | None:

@@ -298,7 +298,7 @@ class Report:
 
     def write(self, run: RunFolder) -> None:
         """Write report.json into the run's folder."""
-        write_json(run.report, self.to_json(), sealed=True, key=run.report.name)
+        write_json(run.report, self.to_json(), sealed=True)
 
     def visible(self) -> Report:
         """Return the report with hidden characters of all texts written out, for pages and pictures."""

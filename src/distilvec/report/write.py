@@ -77,7 +77,7 @@ def draw_comparison(path: Path, comparison: Comparison, figures: Path | None = N
 def draw_vocabulary(path: Path, report: Report) -> None:
     """Write the page of a model with another vocabulary; nothing without matplotlib."""
     if _can_draw(path.name):
-        write_file(path, render_page(report.visible(), partial(write_figure, folder=None)), "--out")
+        write_file(path, render_page(report.visible(), partial(write_figure, folder=None)))
 
 
 def _can_draw(page: str) -> bool:
@@ -114,5 +114,5 @@ def warnings(run: RunFolder) -> list[MetricsLine]:
 def _write(path: Path, page: str, key: str) -> Path:
     with creating(key, path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, page, key)
+    write_file(path, page)
     return path

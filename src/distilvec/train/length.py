@@ -77,7 +77,7 @@ def steps_within(seconds: float, pace: Pace, validations_between: Callable[[int]
 def write_steps(folder: TrainingFolder, steps: int, fingerprint: str) -> None:
     """Keep the number of steps, so that a resumed training has the same schedule."""
     folder.length.parent.mkdir(parents=True, exist_ok=True)
-    write_json(folder.length, {"steps": steps, "fingerprint": fingerprint}, sealed=True, key="checkpoint")
+    write_json(folder.length, {"steps": steps, "fingerprint": fingerprint}, sealed=True)
 
 
 def read_steps(folder: TrainingFolder, fingerprint: str | None = None) -> int | None:

@@ -68,7 +68,7 @@ class MetricsLog:
         if processes.is_main():
             with about(KEY, self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                write_file(self.path, "".join(map(_line, lines)), KEY)
+                write_file(self.path, "".join(map(_line, lines)))
         return {line["kind"] for line in lines if "warning" in line}
 
     def write(

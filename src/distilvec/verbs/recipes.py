@@ -96,7 +96,7 @@ def copy_recipe(
     if target.exists():
         raise DistilvecError(f"{target} exists already.", "Choose another file with --out.", key="--out")
     make_parents(target, "--out")
-    write_file(target, moved_text(path), "--out")
+    write_file(target, moved_text(path))
     print(target)
 
 

@@ -10,7 +10,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import DistilvecError, explained, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.extras import install_command, require_extra
 from distilvec.vocabulary.pieces import EDGES, OPTION, SPACE, State
 
@@ -91,7 +91,7 @@ def _read(path: Path) -> Any:
             f"Install: {install_command('sentencepiece')}",
             key=OPTION,
         ) from error
-    with explained(OPTION, path):
+    with about(OPTION, path):
         content = path.read_bytes()
     try:
         proto.ParseFromString(content)

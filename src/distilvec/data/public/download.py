@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from distilvec.core.errors import DistilvecError, about, explained, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.log import progress
 
 TRIES = 5  # in a row without a new byte
@@ -42,7 +42,7 @@ def download(url: str, path: Path, max_bytes: int = MAX_BYTES) -> None:
     while True:
         size_before = _size(part)
         try:
-            with explained("data", part):
+            with about("data", part):
                 _fetch(url, part, max_bytes)
             part.replace(path)
             _forget(part)

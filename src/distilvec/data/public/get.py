@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import DistilvecError, creating, explained, first_line
+from distilvec.core.errors import DistilvecError, about, creating, first_line
 from distilvec.core.files import locked, read_json, remove, scratch, sync, write_json
 from distilvec.core.log import log
 from distilvec.data.public.convert import Row, Unusable, rows_of_dataset, rows_of_files
@@ -65,7 +65,7 @@ def _fetch(name: str, entry: DataSet, missing: Mapping[Path, OutFile], folder: P
     downloads = folder / DOWNLOADS / name
     downloads.mkdir(exist_ok=True)
     try:
-        with explained("--out", folder):
+        with about("--out", folder):
             for path, file in missing.items():
                 _make(name, entry, file, path, downloads)
     except Unusable:  # downloaded again, the files may be the expected ones
@@ -81,7 +81,7 @@ def _fetch(name: str, entry: DataSet, missing: Mapping[Path, OutFile], folder: P
     note = {"licence": entry.licence, "sources": list(entry.sources()), "files": list(entry.files)}
     with locked(folder / DOWNLOADS / "notes.lock", "--out", str(folder / NOTES), wait=True):
         notes = read_json(folder / NOTES, "Remove it.", sealed=False) if (folder / NOTES).exists() else {}
-        write_json(folder / NOTES, {**notes, name: note}, key="--out")
+        write_json(folder / NOTES, {**notes, name: note})
 
 
 def _by_hand(entry: DataSet, folder: Path) -> str:

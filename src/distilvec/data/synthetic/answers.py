@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.config.synthesis import Kind
-from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.errors import DistilvecError, about
 from distilvec.data.corpus import loose_key
 from distilvec.data.corpus_files import clean_text
 
@@ -25,7 +25,7 @@ def read_prompt(kind: Kind, file: Path | None) -> str:
     Errors: DistilvecError for a file that cannot be read or does not hold `%s` once.
     """
     path = file or Path(__file__).parent / "prompts" / f"{kind}.txt"
-    with explained("--prompt", path):
+    with about("--prompt", path):
         prompt = path.read_text(encoding="utf-8-sig")
     count = prompt.count("%s")
     if count != 1:

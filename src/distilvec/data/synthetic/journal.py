@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import DistilvecError, creating, explained, first_line
+from distilvec.core.errors import DistilvecError, about, creating, first_line
 
 
 class Journal:
@@ -39,7 +39,7 @@ class Journal:
 
     def add(self, answers: Mapping[str, list[str]], failed: list[str]) -> None:
         """Store the texts of words, and the words that were asked for without success."""
-        with explained("--out", self.path):  # on the disk first: what is only in memory is lost by a kill
+        with about("--out", self.path):  # on the disk first: what is only in memory is lost by a kill
             self._write({"answers": answers, "failed": failed})
         self.answers.update(answers)
         self.failures.update(failed)

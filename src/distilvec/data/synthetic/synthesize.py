@@ -190,8 +190,8 @@ def _publish(out: Path, words: Sequence[str], journal: Journal) -> Synthesis:
         lines = []  # a line a word, unlike json.dumps: people read and search this file
         for word, texts in texts_by_word.items():
             lines.append(f"{json.dumps(word, ensure_ascii=False)}: {json.dumps(texts, ensure_ascii=False)}")
-        write_file(out, "{\n" + ",\n".join(lines) + "\n}\n", "--out")
-        write_file(work_folder(out) / UNANSWERED, "".join(f"{word}\n" for word in unanswered), "--out")
+        write_file(out, "{\n" + ",\n".join(lines) + "\n}\n")
+        write_file(work_folder(out) / UNANSWERED, "".join(f"{word}\n" for word in unanswered))
     return Synthesis(
         words=len(words),
         answered=len(words) - len(unanswered),

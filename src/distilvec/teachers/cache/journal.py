@@ -22,7 +22,7 @@ import numpy as np
 
 from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import (
-    full_disk_explained,
+    disk_space_needed,
     is_scratch,
     locked,
     remove_scratch,
@@ -140,7 +140,7 @@ def _parse_line(line: bytes) -> Shard:
 
 def write_journal(folder: Path, shards: Iterable[Shard]) -> None:
     """Replace the journal by one with these shards."""
-    write_file(folder / JOURNAL, b"".join(shard.to_line() for shard in shards), KEY_NAME)
+    write_file(folder / JOURNAL, b"".join(shard.to_line() for shard in shards))
 
 
 def write_shard(folder: Path, shard: Shard, arrays: dict[str, Array], journal_size: int) -> int:
@@ -225,7 +225,7 @@ def remove_leftovers(folder: Path, shards: list[Shard], names: Iterable[str]) ->
 
 def write_errors(folder: Path, needed: int) -> AbstractContextManager[None]:
     """Failures to write `needed` bytes to a cache become a DistilvecError."""
-    return full_disk_explained(KEY_NAME, folder, needed, "The shards written so far are kept.")
+    return disk_space_needed(KEY_NAME, folder, needed, "The shards written so far are kept.")
 
 
 def lock(folder: Path, wait: bool = True) -> AbstractContextManager[None]:
@@ -250,7 +250,7 @@ def begin(manifest: Path, content: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
         if not manifest.exists():  # else another process held the lock first, and wrote it
-            write_file(manifest, content, KEY_NAME)
+            write_file(manifest, content)
 
 
 def _has_other_files(folder: Path) -> bool:

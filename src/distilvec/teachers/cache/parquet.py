@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from distilvec.config.schema import Role
 from distilvec.core.arrow import column_of, open_parquet, vectors_of
 from distilvec.core.errors import DistilvecError, about, each_about, first_line
-from distilvec.core.files import full_disk_explained, is_parquet, remove, scratch, table_files
+from distilvec.core.files import disk_space_needed, is_parquet, remove, scratch, table_files
 from distilvec.core.log import log_once
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
 from distilvec.data.corpus_files import as_keys, clean_text
@@ -84,7 +84,7 @@ class VectorTable:
         self.is_one_key_for_both = prompts["query"] == prompts["document"]
         if self.is_one_key_for_both:
             self.roles = self.roles[:1]
-        self.paths = table_files(path, is_parquet, "")
+        self.paths = table_files(path, is_parquet)
         if not self.paths or not self.paths[0].is_file():
             raise DistilvecError(f"no Parquet file at {path}.", "Give a .parquet file or a folder of them.")
         with about("", self.paths[0]):
@@ -348,7 +348,7 @@ def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
     new = scratch(path)
     needed = len(corpus) * dtype.itemsize * sum(dims.values())
     try:
-        with full_disk_explained("--out", path, needed, "What was written is removed."):
+        with disk_space_needed("--out", path, needed, "What was written is removed."):
             path.parent.mkdir(parents=True, exist_ok=True)
             with pq.ParquetWriter(new, schema) as writer:
                 for start in range(0, len(corpus), _ROWS):

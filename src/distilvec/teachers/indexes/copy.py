@@ -27,7 +27,7 @@ from distilvec.core.addresses import Address
 from distilvec.core.arrow import Vectors
 from distilvec.core.artifacts import CHECKSUMS, META, read_stored, store_json
 from distilvec.core.errors import DistilvecError, about, creating, first_line
-from distilvec.core.files import full_disk_explained, locked, remove, remove_scratch, scratch, write_json
+from distilvec.core.files import disk_space_needed, locked, remove, remove_scratch, scratch, write_json
 from distilvec.core.hashing import checksum_once, has_checksum, hash_files
 from distilvec.core.log import log, progress
 from distilvec.data.origins import COLUMN
@@ -138,7 +138,7 @@ def _read_index(section: TeacherSection, address: Address, folder: Path, refresh
             meta |= {"plain": False, **asdict(state), CHECKSUMS: checksums}
             log(f"index: {state.kept:,} of {state.read:,} rows of {address.text} copied to {folder}")
     # Last of all: a folder with this file is a whole copy.
-    write_json(folder / META, meta, sealed=True, key="cache.root")
+    write_json(folder / META, meta, sealed=True)
     remove(folder / READING)
     return meta
 
@@ -376,7 +376,7 @@ def _join(tables: list[pa.Table], address: Address) -> pa.Table:
 def _write(path: Path, table: pa.Table) -> None:
     new = scratch(path)
     try:
-        with full_disk_explained("cache.root", path, table.nbytes, "The parts before it are kept."):
+        with disk_space_needed("cache.root", path, table.nbytes, "The parts before it are kept."):
             pq.write_table(table, new)
             new.replace(path)
     finally:

@@ -23,7 +23,7 @@ class ParquetFiles(Reader):
     def files(cls, address: Address) -> list[Path]:
         """The file, or those of a folder."""
         path = Path(address.text)
-        return table_files(path, is_parquet, "") if path.is_dir() else [regular_file(path)]
+        return table_files(path, is_parquet) if path.is_dir() else [regular_file(path)]
 
     def open(self) -> None:
         """Find the columns of the first file."""

@@ -72,7 +72,8 @@ def merge_shares(job: Job, teacher: Teacher) -> TeacherCache:
     cache = own_cache(job, teacher)
     remotes: dict[str, Remote] = {}  # copies of shares, by the folder's name
     if job.recipe.cache.remote is not None:
-        remote_root = Remote(job.recipe.cache.remote, "cache.remote")
+        with about("cache.remote"):
+            remote_root = Remote(job.recipe.cache.remote)
         remotes = {name: remote_root.below(name) for name in remote_root.folders() if is_part(name, cache.folder)}
     for name, part in remotes.items():
         part.pull(cache.folder.with_name(name))

@@ -149,7 +149,7 @@ def write_split(files: Mapping[str, str], run: RunFolder) -> None:
     for name in earlier.keys() - files.keys():
         (folder / name).unlink()
     for name, content in files.items():
-        write_file(folder / name, content, "out")
+        write_file(folder / name, content)
 
 
 def refuse_learned_rows(teacher: Path, split: SplitRows) -> None:

@@ -45,7 +45,7 @@ def compare(
     comparison = compare_runs(runs, reference, column)
     if markdown is not None:
         make_parents(markdown, "--markdown")
-        write_file(markdown, to_markdown(leaderboard(comparison), comparison.notes), "--markdown")
+        write_file(markdown, to_markdown(leaderboard(comparison), comparison.notes))
     write_result(json_file, comparison.to_json())
     show_comparison(comparison)
     if out is not None:

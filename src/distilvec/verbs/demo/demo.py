@@ -107,8 +107,8 @@ def write_demo(
                 shutil.copyfile(model / name, folder / "model" / name)
             (folder / "vectors.bin").write_bytes(scales.astype("<f4").tobytes() + rows.tobytes())
             beginnings = [shortened(" ".join(text.split()), _SHOWN) for text in demo_texts.documents]
-            write_json(folder / "documents.json", beginnings, key="--out")
-            write_json(folder / ABOUT, _about(demo_texts, finished.record, load_saved(model)), key="--out")
+            write_json(folder / "documents.json", beginnings)
+            write_json(folder / ABOUT, _about(demo_texts, finished.record, load_saved(model)))
             sizes = megabytes(folder)
             _move_into(target, folder)
     finally:

@@ -249,7 +249,7 @@ def _stored_lines(kind: str, files: Mapping[str, list[Any]], root: Path) -> Path
     folder = root / "inputs" / f"{kind}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
-        write_file(folder / name, content, KEY)
+        write_file(folder / name, content)
     return folder
 
 
@@ -261,5 +261,5 @@ def _stored(entry: dict[str, Any], root: Path) -> Path:
     digest = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
     path = root / "inputs" / f"suite-{digest}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, content, KEY)
+    write_file(path, content)
     return path

@@ -286,7 +286,7 @@ def run_sweep(
                 if entry["name"] not in entries and entry["state"] in ("finished", "running"):
                     others.append(entry)
             content = {"format": 1, "members": [*entries.values(), *others]}
-            write_json(RunFolder(out).sweep, content, key="--out")
+            write_json(RunFolder(out).sweep, content)
 
     bug: Exception | None = None
     for number, member in enumerate(members):

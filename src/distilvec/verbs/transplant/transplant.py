@@ -177,7 +177,7 @@ def transplant_folder(
     del model  # writing needs memory for another table
 
     def write_extra_files(folder: Path) -> None:
-        write_json(folder / FIGURES, record, key="--out")
+        write_json(folder / FIGURES, record)
         draw_vocabulary(folder / PAGE, transplant_report(record, name, out))
 
     with about("--out"):

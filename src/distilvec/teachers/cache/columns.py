@@ -81,4 +81,4 @@ def _no_usual_name(missing: Sequence[Part], names: Sequence[str], origin: str) -
         f"({'; '.join(tried)})."
     )
     names = ", ".join(f"{part}=NAME" for part in missing)
-    return DistilvecError(problem, f"Name yours, as in {names}.", key="teacher.columns")
+    return DistilvecError(problem, f"Name yours, as in {names}, or rename the columns.", key="teacher.columns")

@@ -46,7 +46,7 @@ class VectorFile(Reader):
         if self.texts is None:
             raise DistilvecError(
                 f"{self.path} holds {self.rows:,} vectors and no texts.",
-                "Give the file of their texts: one for each row, or with an id that the index has.",
+                "Give the file of their texts (one for each row, or with an id that the index has), or a table.",
                 key=_TEXTS,
             )
         with about(_TEXTS, self.texts):

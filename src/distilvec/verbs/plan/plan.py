@@ -16,6 +16,7 @@ from distilvec.alignment.store import AlignmentStore
 from distilvec.config.presets import find_preset
 from distilvec.config.schema import Role
 from distilvec.config.score_columns import SCORE_COLUMNS, columns_with
+from distilvec.core.errors import about
 from distilvec.core.files import folder_bytes
 from distilvec.core.info import UNLIMITED
 from distilvec.core.log import duration
@@ -215,7 +216,7 @@ def _plan_teacher(
         lines.append(["teacher vectors to compute", f"none: {reason}"])
         return _plan_without_cache(job, teacher, student, lines)
 
-    with teacher.load(job.recipe.train.device) as embedder:
+    with teacher.load(job.recipe.train.device) as embedder, about(teacher.key):
         model = embedder if isinstance(embedder, ModelEmbedder) else None
         alignment = None
         tokens = None

@@ -14,7 +14,7 @@ from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore, read_stored, store_json
 from distilvec.core.device import fast_bf16, pick_device
-from distilvec.core.errors import DistilvecError, about
+from distilvec.core.errors import DistilvecError, about, user_error
 from distilvec.core.info import TeacherInfo
 from distilvec.core.model_name import ModelName
 from distilvec.core.run_folder import RunFolder
@@ -204,14 +204,16 @@ def with_earlier_dtypes(recipe: Recipe, run: RunFolder) -> Recipe:
         return recipe
     try:
         earlier = recipes.load(run.recipe)
-    except DistilvecError:  # written by hand, or by another version: `claim_folder` compares it with this one
+    except Exception as error:  # written by hand, or by another version: `claim_folder` compares it with this one
+        if user_error(error) is None:
+            raise
         return recipe
-    now, before = ([one.teacher, *one.more_teachers] for one in (recipe, earlier))
-    unchanged = [
-        one.model_dump(exclude={"dtype"}) == other.model_dump(exclude={"dtype"})
-        for one, other in zip(now, before, strict=False)
-    ]
-    return with_dtypes(recipe, before) if len(now) == len(before) and all(unchanged) else recipe
+    sections = [recipe.teacher, *recipe.more_teachers]
+    earlier_sections = [earlier.teacher, *earlier.more_teachers]
+    settings = [section.model_dump(exclude={"dtype"}) for section in sections]
+    if settings != [section.model_dump(exclude={"dtype"}) for section in earlier_sections]:
+        return recipe
+    return with_dtypes(recipe, earlier_sections)
 
 
 def with_dtypes(recipe: Recipe, decided: Sequence[TeacherSection]) -> Recipe:

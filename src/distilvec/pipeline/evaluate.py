@@ -18,7 +18,7 @@ import numpy as np
 from distilvec.config.recipe import fingerprint
 from distilvec.config.score_columns import columns_with
 from distilvec.core.device import pick_device, release_memory
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import user_error
 from distilvec.core.files import write_file
 from distilvec.core.log import log
 from distilvec.evaluation.columns import Samples, change_intervals, intervals, score_columns
@@ -33,7 +33,7 @@ from distilvec.pipeline.caches import cached_vectors, open_cache
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.judgement import judge_run
 from distilvec.pipeline.objectives import projected_student, trains_projection
-from distilvec.pipeline.parts import PARTS, Models, SavedStudent
+from distilvec.pipeline.parts import Models, SavedStudent, add_part
 from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.texts import test_split
@@ -81,8 +81,11 @@ def stored_report(job: Job) -> Report:
     key = _fingerprint(job)
     try:
         report = read_report(job.files)
-    except DistilvecError as error:
-        log(f"{error}\nmeasuring everything again")
+    except Exception as error:
+        problem = user_error(error)
+        if problem is None:
+            raise
+        log(f"{problem}\nmeasuring everything again")
         report = None
     if report is not None and report.fingerprint == key:
         _forget_failed_parts(report)
@@ -200,8 +203,11 @@ def _add_judgement(job: Job, report: Report) -> None:
     """Add the judgement by overlap@10, if there is one; one that fails is listed in the failures alone."""
     try:
         report.overlap = judge_run(job)
-    except DistilvecError as error:
-        report.failures.append(TaskFailure(OVERLAP, str(error)))
+    except Exception as error:
+        problem = user_error(error)
+        if problem is None:
+            raise
+        report.failures.append(TaskFailure(OVERLAP, str(problem)))
         return
     report.measured.append(OVERLAP)
 
@@ -219,10 +225,11 @@ def _add(job: Job, models: Models, report: Report, name: str) -> None:
         _add_supervised(job, models, report)
     else:
         try:
-            setattr(report, name, PARTS[name](models))
+            add_part(report, name, models)
         except Exception as error:
-            problem = str(error) if isinstance(error, DistilvecError) else f"{type(error).__name__}: {error}"
-            report.failures.append(TaskFailure(name, problem))
+            problem = user_error(error)
+            text = f"{type(error).__name__}: {error}" if problem is None else str(problem)
+            report.failures.append(TaskFailure(name, text))
             return
     report.measured.append(name)
 

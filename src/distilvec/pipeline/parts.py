@@ -29,7 +29,7 @@ from distilvec.models.settings import is_placed
 from distilvec.pipeline.judgement import embed_rows
 from distilvec.pipeline.student import load_saved
 from distilvec.report.json_values import from_json
-from distilvec.report.values import Compression, VocabularyChange
+from distilvec.report.values import Compression, Report, VocabularyChange
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
@@ -254,6 +254,22 @@ def _student_side(models: Models, corpus: Corpus, rows: Any) -> tuple[Any, Any]:
     return embed_rows(corpus, rows, models.student), np.array([len(text) for text in ids])
 
 
-PARTS: dict[str, Callable[[Models], Any]] = {
-    part.__name__: part for part in (agreement, compression, margin, speed, experts, vocabulary, texts)
-}
+def add_part(report: Report, name: str, models: Models) -> None:
+    """Measure the part `name` of `evaluation.parts`, and add it to the report."""
+    match name:
+        case "agreement":
+            report.agreement = agreement(models)
+        case "compression":
+            report.compression = compression(models)
+        case "margin":
+            report.margin = margin(models)
+        case "speed":
+            report.speed = speed(models)
+        case "experts":
+            report.experts = experts(models)
+        case "vocabulary":
+            report.vocabulary = vocabulary(models)
+        case "texts":
+            report.texts = texts(models)
+        case _:
+            raise ValueError(f"no part {name!r}")

@@ -100,8 +100,8 @@ def superset_cache(job: Job, teacher: Teacher) -> TeacherCache | None:
 
 def open_cache(job: Job, teacher: Teacher) -> TeacherCache:
     """Open a complete superset of the teacher's cache, else its own; with `cache.remote` as it is there."""
-    found = superset_cache(job, teacher)
-    return own_cache(job, teacher) if found is None else found
+    superset = superset_cache(job, teacher)
+    return own_cache(job, teacher) if superset is None else superset
 
 
 def begun_cache(job: Job, teacher: Teacher) -> TeacherCache | None:
@@ -223,11 +223,11 @@ def reads_tokens(teacher: Teacher) -> bool:
 
 def _refuse_other_signals(cache: TeacherCache, teacher: Teacher, missing: int) -> None:
     """DistilvecError for a superset that lacks rows: this recipe cannot compute all that it stores."""
-    found, required = cache.manifest, teacher.manifest
-    inside = found.tokens is not None or found.vector_width is not None
-    if inside and found.signals != required.signals:
+    stored, required = cache.manifest, teacher.manifest
+    inside = stored.tokens is not None or stored.vector_width is not None
+    if inside and stored.signals != required.signals:
         raise DistilvecError(
-            f"{cache.folder} lacks {missing:,} of the corpus's rows and stores {', '.join(found.signals)}; this "
+            f"{cache.folder} lacks {missing:,} of the corpus's rows and stores {', '.join(stored.signals)}; this "
             f"recipe computes {', '.join(required.signals)}.",
             "Fill it with the recipe it was made by, or choose another cache.path.",
             key="cache.path",

@@ -106,8 +106,6 @@ def claim_folder(run: RunFolder, recipe: Section, fingerprint: str, restart: boo
     """Hold the run folder until the block ends; recipe.yaml and the training's fingerprint are written.
 
     With `restart` an earlier run is moved aside. A run that has not begun to train accepts any recipe.
-    Errors: DistilvecError for a foreign folder, one that another process writes to, or the training of another recipe;
-    with `restart` also for one that holds an input of the recipe.
     """
     from distilvec.formats.sentence_transformers import recover_student
 

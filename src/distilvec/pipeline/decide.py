@@ -60,7 +60,6 @@ def size_student(
     A percentage is a share of the teacher's parameters, also for layers of another model. Of a teacher whose parameters
     nobody here can count, a table or an API, it is a share of the model that the layers are taken from. The tokens of
     the corpus are counted once for a model and a corpus: the design is stored by both.
-    Errors: DistilvecError for a size that is too small, with the least one.
     """
     assert section.size is not None
     teacher = described.info

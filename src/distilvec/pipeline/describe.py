@@ -89,11 +89,11 @@ def _teacher_file(section: TeacherSection, store: ArtifactStore) -> Path | None:
         return None
     settings = section.model_dump(mode="json", exclude={"live", "weight", "batch_tokens", "api", "device_map"})
     settings["prompts"] = section.stated_prompts
-    asked = section.api and section.api.model_dump(include={"base_url", "dimensions", "body", "by_role"})
+    api_settings = section.api and section.api.model_dump(include={"base_url", "dimensions", "body", "by_role"})
     with about("teacher.model"):
-        model = asked if folder is None else hash_model(folder, section.adapters)
-    stated = None if folder is None else _stated(folder)
-    return store.folder("descriptions", f"{recipes.fingerprint(FORMAT, settings, model, stated)}.json")
+        model = api_settings if folder is None else hash_model(folder, section.adapters)
+    stated_settings = None if folder is None else _stated(folder)
+    return store.folder("descriptions", f"{recipes.fingerprint(FORMAT, settings, model, stated_settings)}.json")
 
 
 def describe_open(teacher: OpenTeacher) -> TeacherDescription:

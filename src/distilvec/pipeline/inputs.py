@@ -29,10 +29,7 @@ Model: TypeAlias = str | Path | SentenceTransformer
 
 
 def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path) -> dict[str, Any]:
-    """Return the recipe's `teacher` section for a model, a table or index, or vectors [texts, dim] of a list of texts.
-
-    Errors: DistilvecError if the numbers of vectors and texts differ, or if vectors come without a list of texts.
-    """
+    """Return the recipe's `teacher` section: a model, a table or index, or vectors [texts, dim] of a list of texts."""
     if isinstance(teacher, (str, Path)) and is_index(teacher):
         return {"vectors": str(teacher) if "://" in str(teacher) else str(absolute_path(Path(teacher)))}
     if not isinstance(teacher, np.ndarray):
@@ -70,10 +67,7 @@ def model_name(model: Model, root: Path, key: str) -> str:
 
 
 def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
-    """Return the recipe's `corpus.sources` for a file or folder, a list of texts, or a data set with a column of texts.
-
-    Errors: DistilvecError for anything else, an empty list, or an item that is no text.
-    """
+    """Return the recipe's `corpus.sources`: a file or folder, a list of texts, or a data set with a column of texts."""
     if isinstance(texts, (str, Path)):
         return [{"path": str(absolute_path(Path(texts)))}]
     data: Any = texts

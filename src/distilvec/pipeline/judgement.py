@@ -109,8 +109,8 @@ def draw_rows(job: Job, tokens: TokenStore) -> JudgedRows | None:
     is_asked = np.isin(corpus.origins[corpus.train_rows], generator.choice(trained_origins, origins, replace=False))
     trained = _drawn(corpus, corpus.train_rows[is_asked], len(queries), generator)
 
-    asked = np.unique(corpus.origins[np.concatenate([queries, trained])])
-    others = np.flatnonzero(~np.isin(corpus.origins, asked))
+    query_origins = np.unique(corpus.origins[np.concatenate([queries, trained])])
+    others = np.flatnonzero(~np.isin(corpus.origins, query_origins))
     candidates = np.sort(generator.choice(others, min(count, len(others)), replace=False))
     if not len(queries) or len(candidates) < FEWEST_CANDIDATES:
         return None
@@ -135,17 +135,22 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
         if name == "student" and ships_start:
             shares[name] = shares["start"]  # the same weights give the same vectors
             continue
-        asked, asked_trained, own = rows.parts(embed_rows(job.corpus, rows.every, _open_student(job, name)))
-        common_space = job.in_teacher_space and own.shape == candidates.shape
+        vectors = embed_rows(job.corpus, rows.every, _open_student(job, name))
+        query_vectors, trained_vectors, candidate_vectors = rows.parts(vectors)
+        common_space = job.in_teacher_space and candidate_vectors.shape == candidates.shape
         of_queries = origins[rows.queries]
-        shares[name] = find_overlap(expected, candidates, similarity, asked, own, common_space, of_queries)
+        shares[name] = find_overlap(
+            expected, candidates, similarity, query_vectors, candidate_vectors, common_space, of_queries
+        )
     # The vectors are the trained student's now
     if common_space:
-        cosine = mean_cosine(asked, teacher)
+        cosine = mean_cosine(query_vectors, teacher)
     if len(rows.trained):
         seen = nearest(teacher_trained, candidates, NEIGHBOR_COUNT, similarity)
         of_trained = origins[rows.trained]
-        trained = find_overlap(seen, candidates, similarity, asked_trained, own, common_space, of_trained)
+        trained = find_overlap(
+            seen, candidates, similarity, trained_vectors, candidate_vectors, common_space, of_trained
+        )
     return Judgement(
         origin="teacher",
         queries=len(rows.queries),
@@ -167,8 +172,8 @@ def _by_source(corpus: Corpus, queries: Rows, shares: QueryOverlaps) -> tuple[So
     names = corpus.source_labels
     if len(set(names)) == 1:
         names = corpus.source_names
-    own = np.array([names[source] for source in corpus.sources[queries]])
-    groups = [(name, own == name) for name in dict.fromkeys(names)]
+    source_of_query = np.array([names[source] for source in corpus.sources[queries]])
+    groups = [(name, source_of_query == name) for name in dict.fromkeys(names)]
     groups = [(name, mask) for name, mask in groups if mask.sum() >= FEWEST_OF_A_SOURCE]
     if len(groups) < 2:
         return ()
@@ -189,9 +194,9 @@ def student_embedder(job: Job, model: SentenceTransformer, name: str) -> ModelEm
 
 def _teacher_vectors(job: Job, rows: Rows) -> Array:
     """Return the teacher's vectors of rows of the corpus, from its cache; a teacher without one computes them."""
-    found = cached_vectors(job, rows)
-    if found is not None:
-        return np.asarray(found)
+    vectors = cached_vectors(job, rows)
+    if vectors is not None:
+        return np.asarray(vectors)
     with job.teacher.load(job.recipe.train.device) as teacher:
         return embed_rows(job.corpus, rows, teacher)
 

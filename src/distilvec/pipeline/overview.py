@@ -369,9 +369,9 @@ def _teacher_time(job: Job) -> str | None:
 
 
 def _training_time(job: Job) -> str | None:
-    stated = [stage.recipe.train.minutes for stage in job.stages if stage.recipe.train.minutes is not None]
-    if len(stated) == len(job.stages):
-        return f"{sum(stated):g} min for the training"
+    minutes = [stage.recipe.train.minutes for stage in job.stages if stage.recipe.train.minutes is not None]
+    if len(minutes) == len(job.stages):
+        return f"{sum(minutes):g} min for the training"
     student = job.loaded.untrained
     if student is None or pick_device(job.recipe.train.device) != "cpu":
         return None
@@ -387,7 +387,7 @@ def _training_time(job: Job) -> str | None:
     if seconds is None:
         return None
     unless = " unless the student knows its texts from the start" if _may_know_its_texts(job) else ""
-    return f"about {duration(STEP_FORWARDS * seconds + 60 * sum(stated))} for the training{unless}"
+    return f"about {duration(STEP_FORWARDS * seconds + 60 * sum(minutes))} for the training{unless}"
 
 
 def _may_know_its_texts(job: Job) -> bool:

@@ -97,8 +97,8 @@ class Models:
         }
         present = {name: model for name, model in models.items() if model is not None}
         columns = make_columns(present, self.in_teacher_space)
-        known = self.scores or columns  # a table of vectors may lack the texts of every task
-        return {name: pair for name, pair in columns.items() if name in self.section.columns and name in known}
+        scored = self.scores or columns  # a table of vectors may lack the texts of every task
+        return {name: pair for name, pair in columns.items() if name in self.section.columns and name in scored}
 
     @property
     def main_columns(self) -> Columns:
@@ -157,7 +157,7 @@ def margin(models: Models) -> Margin | None:
     """Fit scores against validation distance over the saved checkpoints; None for fewer than three.
 
     Checkpoints of each cycle's first epoch are left out, as in the paper (REDACT, footnote 5): at high learning rates
-    scores vary much. Errors: DistilvecError if fewer than three are left.
+    scores vary much.
     """
     if len(models.saved) < LEAST_POINTS or not models.scores.get("teacher"):
         return None
@@ -179,8 +179,8 @@ def margin(models: Models) -> Margin | None:
             for request in requests(tasks, embedder, embedder):
                 for step in cache.embed(request):
                     advance(number, name, work=number + step.share)
-            found = score_tasks(tasks, embedder, memo=cache)
-            values = {score.task: score.value for score in found}
+            scores = score_tasks(tasks, embedder, memo=cache)
+            values = {score.task: score.value for score in scores}
             points.append(MarginPoint(saved.step, saved.distance, values))
             advance(number + 1, name)
     names = {task.name for task in tasks}

@@ -50,10 +50,7 @@ class Prepared:
 
 
 def prepare(job: Job) -> Prepared:
-    """Build the student, make the data ready, fit the start. What is stored is reused.
-
-    Errors: DistilvecError for a start, parameters or shards that this job cannot have, before any expensive work.
-    """
+    """Build the student, make the data ready, fit the start. What is stored is reused."""
     check_shards(job)
     # Where layers are still to be chosen, the student of the chosen ones takes this one's place and is fitted then
     student = untrained_student(job, fitted=not job.recipe.student.chooses)

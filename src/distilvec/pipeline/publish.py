@@ -146,7 +146,7 @@ def run_record(
     kept_layers = start.layers
     if not kept_layers and isinstance(recipe.student.layers, list):
         kept_layers = recipe.student.layers
-    about = student_record(student, recipe.name, base, kept_layers)
+    described_student = student_record(student, recipe.name, base, kept_layers)
     scores = {
         model: [Score(score.task, score.type, score.metric, round(score.value, 4)) for score in column]
         for model, column in report.scores.items()
@@ -155,7 +155,7 @@ def run_record(
         name=recipe.name,
         teacher=teachers[0],
         more_teachers=list(teachers[1:]),
-        student=replace(about, settings=recipe.student.model_dump(mode="json", exclude_defaults=True)),
+        student=replace(described_student, settings=recipe.student.model_dump(mode="json", exclude_defaults=True)),
         data=data_record(corpus),
         method=MethodRecord(
             name=short_name(recipe.method.name),
@@ -170,7 +170,7 @@ def run_record(
         watched=shipped.watched if math.isfinite(shipped.watched.value) else None,
         scores=scores,
         versions=versions(),
-        teacher_compatible=objective.in_teacher_space and about.width == teachers[0].width,
+        teacher_compatible=objective.in_teacher_space and described_student.width == teachers[0].width,
         supervised=report.supervised,
         overlap=report.overlap,
         hub={**hub_record(recipe), **hub},

@@ -193,8 +193,7 @@ def _recorded_parts(recipe: Recipe, folder: Path, record: RunRecord) -> _Parts:
 def with_local_tables(recipe: Recipe, root: Path) -> Recipe:
     """The recipe with every teacher's index as a Parquet table, copied below `root` where it is of another form.
 
-    Sources `builtin: teacher` become the table of the first teacher. Errors: DistilvecError for an index that cannot be
-    read, and for such a source where the teacher is a model.
+    Sources `builtin: teacher` become the table of the first teacher.
     """
     with about("teacher"):
         teacher = local_table(recipe.teacher, root)
@@ -389,10 +388,10 @@ def _head_info(recipe: Recipe) -> HeadInfo:
 
 def _head(section: TeacherSection, key: str, examples: Examples | None) -> TaskHead | None:
     """Read the head of a teacher that `distilvec finetune` trained. DistilvecError if it is that of another task."""
-    found = load_head(Path(section.local_model)) if section.local_model and examples is not None else None
-    if found is None or examples is None:
+    saved_head = load_head(Path(section.local_model)) if section.local_model and examples is not None else None
+    if saved_head is None or examples is None:
         return None
-    head, classes = found
+    head, classes = saved_head
     if head.task != examples.info or classes != examples.classes:
         raise DistilvecError(
             f"{section.model} was fine-tuned for {head.task.kind} with classes {_listed(classes)}; the recipe's task "

@@ -147,7 +147,7 @@ def find_start(job: Job, data: PreparedData, student: SentenceTransformer) -> tu
 
 
 def read_start(job: Job) -> Start:
-    """Return the start of a run that has begun to train. Errors: DistilvecError if its file is missing."""
+    """Return the start of a run that has begun to train."""
     if not _is_fitted(job):
         return Start()
     start = _read(job)
@@ -180,10 +180,7 @@ def fitted_parts(job: Job) -> tuple[str, ...]:
 
 
 def fits_head(job: Job) -> bool:
-    """Whether the head of the labelled task begins from a logistic regression.
-
-    Errors: DistilvecError for scores, which have no classes.
-    """
+    """Whether the head of the labelled task begins from a logistic regression."""
     head = job.recipe.student.head
     if head is None or head.start != "logistic":
         return False
@@ -246,16 +243,16 @@ def _chosen(job: Job, data: PreparedData) -> Start:
     device = torch.device(pick_device(job.recipe.train.device))
     encoder = Encoder(whole).to(device).eval()
     batches = list(_batches(job, data, OutputSpec(embedding=True), CHOICE_TEXTS, device))
-    theirs = torch.cat([_embedding(teacher) for _, teacher in batches])
+    teacher_vectors = torch.cat([_embedding(teacher) for _, teacher in batches])
     required = OutputSpec(embedding=not own_space, pre_dense=own_space)
     read = partial(_vector_pairs, unit=job.teacher.info.normalized)
 
     def distance() -> float:
         outputs = [encoder(batch, required) for batch, _ in batches]
         if not own_space:
-            return mean_distance(torch.cat([_embedding(one) for one in outputs]), theirs)
+            return mean_distance(torch.cat([_embedding(one) for one in outputs]), teacher_vectors)
         pairs = (read(batch, one, teacher) for (batch, teacher), one in zip(batches, outputs, strict=True))
-        return ridge(torch.cat([inputs for inputs, _ in pairs]), theirs).distance
+        return ridge(torch.cat([inputs for inputs, _ in pairs]), teacher_vectors).distance
 
     measured = itertools.count(1)
     choices = number_of_choices(section.layers.count, encoder.layers)
@@ -266,9 +263,9 @@ def _chosen(job: Job, data: PreparedData) -> Start:
             advance(min(next(measured), choices), "")
             return value
 
-        layers, found = best_layers(encoder.backbone, section.layers.count, counted)
-    before = found[tuple(choose_layers(section.layers, encoder.layers))]
-    return Start(layers, len(found), (before, found[tuple(layers)]))
+        layers, distances = best_layers(encoder.backbone, section.layers.count, counted)
+    before = distances[tuple(choose_layers(section.layers, encoder.layers))]
+    return Start(layers, len(distances), (before, distances[tuple(layers)]))
 
 
 def _fitted(start: Start, part: str, job: Job, data: PreparedData, student: SentenceTransformer) -> Start:
@@ -285,7 +282,8 @@ def _fitted(start: Start, part: str, job: Job, data: PreparedData, student: Sent
         return start
     device = torch.device(pick_device(job.recipe.train.device))
     encoder = Encoder(student).to(device).eval()
-    ours = replace(objective.student_outputs, second_view=False, attention_layers=()) | OutputSpec(pre_dense=True)
+    required_of_student = replace(objective.student_outputs, second_view=False, attention_layers=())
+    required_of_student |= OutputSpec(pre_dense=True)
     weights, distances = dict(start.weights), dict(start.ridge_distances)
     pairs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in maps}
     required = required_outputs(objective, job.examples)
@@ -293,16 +291,17 @@ def _fitted(start: Start, part: str, job: Job, data: PreparedData, student: Sent
     with torch.no_grad(), progress("fitting the linear layer", texts, "texts") as advance:
         done = 0
         for batch, teacher in _batches(job, data, required, RIDGE_TEXTS, device):
-            outputs = encoder(batch, ours)
+            outputs = encoder(batch, required_of_student)
             for name, read in maps.items():
                 pairs[name].append(read(batch, outputs, teacher))
             done += len(batch)
             advance(min(done, texts), "")
     for name, parts in pairs.items():
         inputs, targets = (torch.cat(rows)[:MOST_ROWS].float() for rows in zip(*parts, strict=True))
-        found, weight = ridge(inputs, targets), owner.get_submodule(name).get_parameter("weight").to(device)
-        weights[f"{part}.{name}.weight"] = found.weight.float().cpu()
-        distances[f"{part}.{name}"] = (mean_distance(inputs @ weight.detach().T, targets), found.distance)
+        fit = ridge(inputs, targets)
+        weight = owner.get_submodule(name).get_parameter("weight").to(device)
+        weights[f"{part}.{name}.weight"] = fit.weight.float().cpu()
+        distances[f"{part}.{name}"] = (mean_distance(inputs @ weight.detach().T, targets), fit.distance)
     student.cpu()
     return replace(start, weights=weights, ridge_distances=distances)
 
@@ -341,12 +340,12 @@ def _batches(
     """Yield batches of texts with their teacher outputs; `texts` are drawn at random, and the longest left out."""
     count, most = texts
     rows = _rows(job)
-    found = replace(data.training_data(required | OutputSpec(embedding=True)), examples=None)
+    training_data = replace(data.training_data(required | OutputSpec(embedding=True)), examples=None)
     drawn = np.random.Generator(np.random.PCG64(0)).permutation(rows)[:most]
-    drawn = drawn[np.argsort(found.tokens.lengths[drawn], kind="stable")][:count]
+    drawn = drawn[np.argsort(training_data.tokens.lengths[drawn], kind="stable")][:count]
     for group in np.array_split(drawn, -(-len(drawn) // BATCH)):
-        batch = found.batch(group).to(device)
-        yield batch, found.teacher.signals(batch)
+        batch = training_data.batch(group).to(device)
+        yield batch, training_data.teacher.signals(batch)
 
 
 def _rows(job: Job) -> np.ndarray:

@@ -54,7 +54,7 @@ def trained_student(job: Job, device: str = "cpu") -> SentenceTransformer:
 
 
 def load_saved(folder: Path, device: str = "cpu", trust_remote_code: bool = False) -> SentenceTransformer:
-    """Load a model that a run has saved. Errors: DistilvecError for one that is not as it was saved, or unreadable."""
+    """Load a model that a run has saved."""
     damaged = damaged_files(folder)
     if damaged:
         raise DistilvecError(

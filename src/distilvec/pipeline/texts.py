@@ -55,10 +55,7 @@ _REPORTED_ROWS = 200_000
 
 
 def load_tasks(section: EvaluationSection, store: ArtifactStore, teacher: TeacherSection | None = None) -> list[Task]:
-    """Read the evaluation suite, and make the tasks of `evaluation.stored`; empty if the recipe names none.
-
-    Errors: DistilvecError for stored texts of a teacher that is a model.
-    """
+    """Read the evaluation suite, and make the tasks of `evaluation.stored`; empty if the recipe names none."""
     suite: list[Task] = []
     if section.builtin is not None:
         suite = _builtin_tasks(section, store)
@@ -91,11 +88,13 @@ def check_domains(recipe: Recipe) -> None:
     files = [source.path.resolve() for source in (recipe.corpus.sources if recipe.corpus else ()) if source.path]
     files += [recipe.task.path.resolve()] if recipe.task else []
     for task in read_suite(recipe.evaluation.suite) if recipe.evaluation.suite else ():
-        own = task.path.resolve()
-        if task.domain == "out" and any(own == file or own in file.parents or file in own.parents for file in files):
+        task_file = task.path.resolve()
+        if task.domain == "out" and any(
+            task_file == file or task_file in file.parents or file in task_file.parents for file in files
+        ):
             raise DistilvecError(
                 f"{recipe.evaluation.suite}: task '{task.name}' has domain: out, but the run trains on texts of "
-                f"{own.name}.",
+                f"{task_file.name}.",
                 "Set domain: in, leave the key out, or take another suite.",
                 key="evaluation.suite",
             )
@@ -106,9 +105,9 @@ def load_examples(recipe: Recipe, teacher: TeacherInfo, store: ArtifactStore) ->
     if recipe.task is None:
         return None
     name = examples_fingerprint(recipe.task, teacher.prompts)
-    found = build_examples(recipe.task, teacher.prompts, store.folder("tasks", name))
-    log(found.line)
-    return found
+    examples = build_examples(recipe.task, teacher.prompts, store.folder("tasks", name))
+    log(examples.line)
+    return examples
 
 
 def test_split(recipe: Recipe, examples: Examples) -> Labelled:
@@ -128,13 +127,13 @@ def load_corpus(recipe: Recipe, teacher: TeacherInfo, tasks: list[Task], store: 
     excluded = suite_texts(tasks, section.exclude_evaluation == "documents") if section.exclude_evaluation else {}
     name = corpus_fingerprint(section, teacher.prompts, excluded_fingerprint(excluded))
     folder = store.folder("corpora", name)
-    found = build_corpus(section, teacher.prompts, folder, excluded, progress_logger())
-    dropped = "; ".join(left_out(found.report))
+    corpus = build_corpus(section, teacher.prompts, folder, excluded, progress_logger())
+    dropped = "; ".join(left_out(corpus.report))
     more = f"; left out: {dropped}" if dropped else ""
-    log(f"corpus: {found.report['kept']:,} texts, {found.report['holdout']:,} of them for validation{more}")
-    for line in below_limits(found.report, section):
+    log(f"corpus: {corpus.report['kept']:,} texts, {corpus.report['holdout']:,} of them for validation{more}")
+    for line in below_limits(corpus.report, section):
         log(f"warning: {line}")
-    return found
+    return corpus
 
 
 def left_out(report: dict[str, Any]) -> list[str]:

@@ -64,10 +64,7 @@ class Training:
 
 
 def finished_training(job: Job) -> Training | None:
-    """Read a training that has ended, with its student saved; None if there is something left to train.
-
-    Errors: DistilvecError for a damaged training.json.
-    """
+    """Read a training that has ended, with its student saved; None if there is something left to train."""
     path = job.files.training_result
     if not path.exists() or not job.files.student.exists():
         return None
@@ -80,7 +77,7 @@ def finished_training(job: Job) -> Training | None:
 def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> Training:
     """Train every stage from its checkpoint on, and save the students of the last one.
 
-    `callbacks` get the steps of every stage, counted from 0. Errors: Stopped if a signal asked for it.
+    `callbacks` get the steps of every stage, counted from 0.
     """
     highest_rate = BEHIND_LAYER_RATE if has_new_layer(job) else HIGHEST_RATE
     encoder: Encoder | None = prepared.student
@@ -229,10 +226,7 @@ def steps_in_minutes(train: TrainSection, pace: Pace, data: TrainingData) -> int
 
 
 def measure_pace(encoder: Encoder, objective: Objective, data: TrainingData, train: TrainSection) -> Pace:
-    """Measure a few real steps and validations. The steps change `encoder` and `objective`: pass copies.
-
-    Errors: Stopped if a signal asked for it.
-    """
+    """Measure a few real steps and validations. The steps change `encoder` and `objective`: pass copies."""
     rows = min(VALIDATION_ROWS, len(data.holdout_rows))
     sample = replace(data, holdout_rows=data.holdout_rows[:rows])
     settings = train.model_copy(

@@ -27,10 +27,7 @@ from distilvec.teachers.open import load_teacher
 
 
 def finished_job(student: Path, to: str) -> tuple[Job, RunRecord]:
-    """Return job and record of the run whose student is in this folder, for the form `to`.
-
-    Errors: DistilvecError for a folder that is no run's student.
-    """
+    """Return job and record of the run whose student is in this folder, for the form `to`."""
     folder = student.resolve()
     files = RunFolder(folder.parent)
     if folder != files.student or not files.record.exists() or not files.recipe.exists():
@@ -43,17 +40,14 @@ def finished_job(student: Path, to: str) -> tuple[Job, RunRecord]:
 
 def check_form_folder(out: Path, name: str | None) -> None:
     """DistilvecError for a folder with another model of distilvec's than an earlier export of this name."""
-    found = read_record(out)
-    if found is not None and found.get("name") != name:
-        problem = f"{out} holds another model ({visible(str(found.get('name')))}), which would be lost."
+    record = read_record(out)
+    if record is not None and record.get("name") != name:
+        problem = f"{out} holds another model ({visible(str(record.get('name')))}), which would be lost."
         raise DistilvecError(problem, "Choose a new or empty folder.", key="--out")
 
 
 def export_projected(student: Path, out: Path | None) -> Path:
-    """Write a finished run's student behind its projection as a plain model, by default as RUN/projected.
-
-    Errors: DistilvecError for a folder that is no run's student, and for a method without a projection.
-    """
+    """Write a finished run's student behind its projection as a plain model, by default as RUN/projected."""
     job, record = finished_job(student, "projected")
     model = projected_student(job, load_saved(student))
     if model is None:

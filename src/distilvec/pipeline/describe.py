@@ -82,7 +82,7 @@ def _teacher_file(section: TeacherSection, store: ArtifactStore) -> Path | None:
     """
     folder = None
     if section.api is None and section.named_model is not None:
-        with about("teacher.model", section.named_model.name):
+        with about(".model", section.named_model.name):
             check_place(section.named_model.name)
             folder = folder_of(section.named_model)[0]
     if folder is None and section.api is None:
@@ -90,7 +90,7 @@ def _teacher_file(section: TeacherSection, store: ArtifactStore) -> Path | None:
     settings = section.model_dump(mode="json", exclude={"live", "weight", "batch_tokens", "api", "device_map"})
     settings["prompts"] = section.stated_prompts
     api_settings = section.api and section.api.model_dump(include={"base_url", "dimensions", "body", "by_role"})
-    with about("teacher.model"):
+    with about(".model"):
         model = api_settings if folder is None else hash_model(folder, section.adapters)
     stated_settings = None if folder is None else _stated(folder)
     return store.folder("descriptions", f"{recipes.fingerprint(FORMAT, settings, model, stated_settings)}.json")

@@ -303,7 +303,7 @@ def with_fitted_layer(student: Any, texts: list[str], labels: Vectors) -> Any:
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
     from distilvec.pipeline.start import RIDGE_TEXTS
-    from distilvec.students.ridge import ridge
+    from distilvec.students.regression import ridge
 
     count = RIDGE_TEXTS[0]
     inputs = torch.from_numpy(embed(student, texts[:count]))

@@ -25,7 +25,7 @@ from distilvec.data.readers import read_rows
 from distilvec.evaluation.overlap import overlap_by_query
 from distilvec.evaluation.significance import mean_interval
 from distilvec.models.load import load_model
-from distilvec.students.ridge import mean_distance, ridge
+from distilvec.students.regression import mean_distance, ridge
 
 TEXTS, QUERIES, LONGEST = 5000, 500, 300  # the longest in characters
 FITTED = (1000, 2000, TEXTS - QUERIES)

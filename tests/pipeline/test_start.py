@@ -37,7 +37,7 @@ from distilvec.pipeline.start import CHOICE_TEXTS, Start, _batches, read_start
 from distilvec.pipeline.student import untrained_student
 from distilvec.students import narrow
 from distilvec.students.encoder import Encoder
-from distilvec.students.ridge import mean_distance
+from distilvec.students.regression import mean_distance
 from distilvec.train.metrics import read_metrics
 from distilvec.train.validation import validate
 from distilvec.verbs.plan.plan import make_plan

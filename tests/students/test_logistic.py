@@ -7,7 +7,7 @@ import pytest
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 
-from distilvec.students.logistic import INVERSE_PENALTY, NEVER, logistic
+from distilvec.students.regression import INVERSE_PENALTY, NEVER, logistic
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from distilvec.students.ridge import STRENGTHS, mean_distance, ridge
+from distilvec.students.regression import STRENGTHS, mean_distance, ridge
 
 
 def rows(count, inner, outer, seed=0):

@@ -36,7 +36,7 @@ def measure_mapping(
 
 
 def unicode_texts(texts: Iterable[str], source: SourceSection) -> Iterator[str]:
-    """Yield the same texts, without half of a surrogate pair: tokenizers refuse it, and so does this."""
+    """Yield the same texts; refuse half of a surrogate pair, as tokenizers do."""
     for number, text in enumerate(texts, start=1):
         try:
             text.encode()

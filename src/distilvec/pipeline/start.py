@@ -35,8 +35,7 @@ from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.layers import best_layers, choose_layers, number_of_choices
-from distilvec.students.logistic import logistic
-from distilvec.students.ridge import mean_distance, ridge
+from distilvec.students.regression import logistic, mean_distance, ridge
 from distilvec.train.checkpoint import read_tensors, with_prefix, write_tensors
 from distilvec.train.stages import any_in_teacher_space
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import resource
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from samples import make_texts
 from distilvec.__main__ import run_command
 from distilvec.cli.app import app
 from distilvec.config import recipe as recipes
-from distilvec.config.builtin import recipe_files
 
 
 def distilvec(*arguments):
@@ -210,13 +208,6 @@ def test_a_folder_hides_no_recipe_of_its_name(tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("redact").mkdir()
     assert command("recipes", "show", "redact")[0] == 0
-
-
-def test_long_lists_of_known_names_end_with_their_number(command):
-    status, _, problem = command("plan", "qqqqqq")
-    assert status == 2 and "…" not in problem
-    shown, number = re.search(r"Known here: (.*), and (\d+) more\. Give one", problem).groups()
-    assert len(shown.split(", ")) + int(number) == len({path.stem for path in recipe_files()})
 
 
 FINETUNE = ["finetune", "MODEL", "--task", "rows.csv", "--type", "classification", "--out", "run"]

@@ -1,1 +1,1 @@
-"""What every part needs and nothing of embeddings: errors, files, locks, checksums, logs, processes, and the types that methods share."""
+"""What every part needs and nothing of embeddings: errors, files, locks, logs, processes; and what methods share."""

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from distilvec.core.threads import map_on_threads
+from distilvec.teachers.encode import map_on_threads
 
 
 @pytest.fixture

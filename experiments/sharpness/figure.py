@@ -63,5 +63,5 @@ def draw_sharpness(runs: Sequence[Part], path: Path | None) -> list[Path]:
     first = Path(runs[0]["folder"])
     target = path or (RunFolder(first).figures if len(runs) == 1 else first.resolve().parent) / "sharpness.svg"
     figure = replace(sharpness_figure(*visible_tree(runs)), name=target.stem)
-    write_figure(figure, target.parent, "--figure" if path else "figures")
+    write_figure(figure, target.parent)
     return [target.with_suffix(".svg"), target.with_suffix(".png")]

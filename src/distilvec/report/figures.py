@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from distilvec.core.errors import creating
+from distilvec.core.errors import about
 from distilvec.core.escape import shortened
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file
@@ -126,13 +126,13 @@ def _log_missing_glyphs(characters: str) -> None:
     )
 
 
-def write_figure(figure: Figure, folder: Path | None, key: str = "figures") -> str:
+def write_figure(figure: Figure, folder: Path | None) -> str:
     """Draw a figure, write folder/name.svg and folder/name.png, and return the `<svg>` element for a page.
 
     Without a folder nothing is written.
 
     The same figure gives the same bytes. In the element text stays text, INK is `currentColor`, and ids are derived
-    from the figure's name, so that several figures fit into one page. `key` is for messages about the files.
+    from the figure's name, so that several figures fit into one page.
     """
     svg, png = io.StringIO(), io.BytesIO()
     with figure_style(**{"svg.hashsalt": figure.name}):
@@ -146,11 +146,11 @@ def write_figure(figure: Figure, folder: Path | None, key: str = "figures") -> s
     page = f"{opening}>{content}".replace(INK, "currentColor")
     if folder is None:
         return page
-    with creating(key, folder):
-        folder.mkdir(parents=True, exist_ok=True)
     ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
-    write_file(folder / f"{figure.name}.svg", f"{opening}>{ground}{content}\n")
-    write_file(folder / f"{figure.name}.png", png.getvalue())
+    with about("figures", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / f"{figure.name}.svg", f"{opening}>{ground}{content}\n")
+        write_file(folder / f"{figure.name}.png", png.getvalue())
     return page
 
 

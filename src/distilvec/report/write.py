@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from distilvec.core.errors import DistilvecError, creating
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file
 from distilvec.core.log import log
@@ -58,7 +58,8 @@ def draw_report(run: RunFolder, report: Report) -> Path | None:
     if not _can_draw(run.report_page.name):
         return None
     page = render_page(report.visible(), partial(write_figure, folder=run.figures))
-    return _write(run.report_page, page, run.report_page.name)
+    with about(run.report_page.name, run.report_page):
+        return _write(run.report_page, page)
 
 
 def draw_sweep(run: RunFolder, comparison: Comparison) -> Path | None:
@@ -70,14 +71,18 @@ def draw_sweep(run: RunFolder, comparison: Comparison) -> Path | None:
 
 def draw_comparison(path: Path, comparison: Comparison, figures: Path | None = None) -> Path:
     """Write a comparison as a page at `path`, its figures in `figures`, else in `<path without ending>-figures/`."""
-    draw = partial(write_figure, folder=figures or path.with_name(f"{path.stem}-figures"), key="--out")
-    return _write(path, render_comparison(comparison.visible(), draw), "--out")
+    draw = partial(write_figure, folder=figures or path.with_name(f"{path.stem}-figures"))
+    page = render_comparison(comparison.visible(), draw)
+    with about("--out", path):
+        return _write(path, page)
 
 
 def draw_vocabulary(path: Path, report: Report) -> None:
     """Write the page of a model with another vocabulary; nothing without matplotlib."""
     if _can_draw(path.name):
-        write_file(path, render_page(report.visible(), partial(write_figure, folder=None)))
+        page = render_page(report.visible(), partial(write_figure, folder=None))
+        with about("--out", path):
+            write_file(path, page)
 
 
 def _can_draw(page: str) -> bool:
@@ -111,8 +116,7 @@ def warnings(run: RunFolder) -> list[MetricsLine]:
     return [line for file in files for line in read_metrics(file) if "warning" in line]
 
 
-def _write(path: Path, page: str, key: str) -> Path:
-    with creating(key, path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+def _write(path: Path, page: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, page)
     return path

@@ -286,10 +286,10 @@ class Client:
                 raise self._refusal(response, response.status_code, content)
             try:
                 answer = json.loads(content)
-                about = answer if isinstance(answer, dict) else {}
-                if about.get("error"):
-                    raise self._stated_error(about["error"], response, content)
-                self.meter.add(**_used(about.get("usage") or {}, batch, len(content)))
+                fields = answer if isinstance(answer, dict) else {}
+                if fields.get("error"):
+                    raise self._stated_error(fields["error"], response, content)
+                self.meter.add(**_used(fields.get("usage") or {}, batch, len(content)))
                 return read(answer)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
                 reason = f"no {error}" if isinstance(error, KeyError) else str(error)

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import TeacherSection
-from distilvec.core.errors import DistilvecError, about, set_by
+from distilvec.core.errors import DistilvecError, about, set_by, user_error
 from distilvec.core.files import user_cache
 from distilvec.core.info import Role, TeacherInfo
 from distilvec.core.log import log
@@ -44,10 +44,12 @@ def _by_name() -> Iterator[None]:
     """
     try:
         yield
-    except DistilvecError as error:
-        if error.key.startswith((".", "teacher.")):
-            error.key = ""
-        raise
+    except Exception as error:
+        problem = user_error(error)
+        if problem is None or not problem.key.startswith((".", "teacher.")):
+            raise
+        problem.key = ""
+        raise problem from (None if problem is error else error)
 
 
 @_by_name()

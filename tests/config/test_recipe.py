@@ -94,14 +94,14 @@ def test_missing_and_broken_files(tmp_path, file):
         (b"name: a\nname: b", "is repeated"),
     ):
         file.write_bytes(content)
-        with pytest.raises(DistilvecError, match=rf"^\[recipe\] .*{message}"):
+        with refused("recipe", message):
             recipe.load(file)
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="permissions do not hold for this user")
 def test_an_unreadable_file(file):
     file.chmod(0)
-    with pytest.raises(DistilvecError, match=r"^\[recipe\] .*permission denied"):
+    with refused("recipe", "permission denied"):
         recipe.load(file)
 
 

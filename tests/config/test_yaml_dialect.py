@@ -26,13 +26,13 @@ VALUES = {
 
 @pytest.mark.parametrize("text", VALUES, ids=repr)
 def test_what_plain_text_means(text):
-    found = load_yaml(text, "recipe", "x")
+    found = load_yaml(text, "x")
     assert found == VALUES[text] and type(found) is type(VALUES[text])
 
 
 def test_infinity_and_nan_are_numbers():
-    assert load_yaml("[.inf, -.INF, .nan]", "recipe", "x")[:2] == [math.inf, -math.inf]
-    assert math.isnan(load_yaml(".NaN", "recipe", "x"))
+    assert load_yaml("[.inf, -.INF, .nan]", "x")[:2] == [math.inf, -math.inf]
+    assert math.isnan(load_yaml(".NaN", "x"))
 
 
 REFUSED = {
@@ -64,14 +64,14 @@ REFUSED = {
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: repr(text[:20]))
 def test_what_is_refused(text):
     began = time.process_time()
-    with pytest.raises(DistilvecError, match=rf"^\[recipe\] my.yaml is not valid YAML: .*({REFUSED[text]})") as caught:
-        load_yaml(text, "recipe", "my.yaml")
+    with pytest.raises(DistilvecError, match=rf"^my.yaml is not valid YAML: .*({REFUSED[text]})") as caught:
+        load_yaml(text, "my.yaml")
     assert len(str(caught.value)) < 400 and time.process_time() - began < 20
 
 
 def test_merge_keys_and_aliases_are_copies():
     text = "one: &one {a: 1, b: 2}\ntwo: &two {b: 3, c: 4}\nthree: {<<: [*one, *two], c: 5}\nfour: *one"
-    found = load_yaml(text, "recipe", "x")
+    found = load_yaml(text, "x")
     assert found["three"] == {"a": 1, "b": 2, "c": 5} == {**yaml.safe_load(text)["three"]}
     found["four"]["a"] = 9
     assert found["one"]["a"] == 1
@@ -93,7 +93,7 @@ def test_shipped_files_mean_what_pyyaml_reads(path):
         )
 
     text = path.read_text(encoding="utf-8")
-    assert same(load_yaml(text, "recipe", path.name), yaml.safe_load(text))
+    assert same(load_yaml(text, path.name), yaml.safe_load(text))
 
 
 def test_what_is_dumped_reads_back():
@@ -104,7 +104,7 @@ def test_what_is_dumped_reads_back():
         "none": None,
         "ü": "ä\nb",
     }
-    assert load_yaml(dump_yaml(content), "recipe", "x") == content
+    assert load_yaml(dump_yaml(content), "x") == content
 
 
 def test_files_that_cannot_be_read(tmp_path):

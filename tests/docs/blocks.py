@@ -132,7 +132,7 @@ def check_recipe(given: dict[str, Any], folder: Path) -> None:
 
 def check_yaml(code: str) -> None:
     """Validate a block as a suite or as a recipe: as it is, or completed by RECIPE's sections."""
-    tree = load_yaml(code, "page", "a page")
+    tree = load_yaml(code, "a page")
     if isinstance(tree, list):
         with TemporaryDirectory() as folder:
             (suite := Path(folder, "suite.yaml")).write_text(code)

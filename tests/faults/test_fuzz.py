@@ -115,7 +115,7 @@ def places(tree, path=()):
 @cache
 def seed(name):
     """The tree of a built-in file."""
-    return load_yaml((FOLDER / name).read_text(encoding="utf-8"), "recipe", name)
+    return load_yaml((FOLDER / name).read_text(encoding="utf-8"), name)
 
 
 @st.composite

@@ -101,9 +101,9 @@ def test_a_cap_ends_a_run_and_a_higher_one_goes_on(tiny_recipe, tiny_model, tmp_
 
 def test_the_name_of_a_text_is_no_number_to_yaml():
     found = [text_name(f"text {number}") for number in range(2000)]
-    assert load_yaml(f"[{', '.join(found)}]", "corpus.leave_out", "a value") == found
+    assert load_yaml(f"[{', '.join(found)}]", "a value") == found
     digits = "t" + "1234567890123456" * 2
-    assert load_yaml(f"[{digits}]", "corpus.leave_out", "a value") == [digits]
+    assert load_yaml(f"[{digits}]", "a value") == [digits]
 
 
 @pytest.mark.parametrize("prompt", ["", "passage: "])

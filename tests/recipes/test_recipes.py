@@ -188,7 +188,7 @@ def tiny_task(recipe, model, folder):
 def test_says_what_it_is_and_survives_its_own_dump(path, variant):
     recipe = load_case(path, variant)
     assert recipe.description and method_class(recipe.method.name)
-    assert recipes.validate(load_yaml(recipes.dump(recipe), "recipe", "a dump")) == recipe
+    assert recipes.validate(load_yaml(recipes.dump(recipe), "a dump")) == recipe
 
 
 @pytest.mark.parametrize(("path", "variant"), CASES, ids=names(CASES))

@@ -94,7 +94,7 @@ def plain_name(name: str) -> str:
     """Return an argument as "TEACHER" and an option as "--layers N", instead of the names and types of Python."""
     if _TYPE.search(name) and not name.startswith("-"):
         return _TYPE.sub("", name).strip().upper()
-    return _TYPE.sub(lambda found: TYPES[found[1]], name)
+    return _TYPE.sub(lambda match: TYPES[match[1]], name)
 
 
 class ColouredFormatter(_Formatter):
@@ -102,9 +102,9 @@ class ColouredFormatter(_Formatter):
 
     def write_usage(self, prog: str, args: str = "", *arguments: Any, **options: Any) -> None:
         """Write the usage with the arguments in capitals."""
-        shown = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), args)
-        shown = re.sub(r"\[(\w+)\]", lambda found: found[0].upper(), shown)
-        super().write_usage(prog, shown, *arguments, **options)
+        words = re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), args)
+        words = re.sub(r"\[(\w+)\]", lambda match: match[0].upper(), words)
+        super().write_usage(prog, words, *arguments, **options)
 
     def write_heading(self, heading: str) -> None:
         """Write the title of a part."""
@@ -112,11 +112,11 @@ class ColouredFormatter(_Formatter):
 
     def write_dl(self, rows: Sequence[tuple[str, str]], *arguments: Any, **options: Any) -> None:
         """Write names with their explanations."""
-        shown = []
+        explained_names = []
         for name, text in rows:
             explanation = re.sub(r"\[x>=(\S+)\]", r"[\1 or more]", text)
-            shown.append((coloured(plain_name(name), CYAN, sys.stdout), explanation))
-        super().write_dl(shown, *arguments, **options)
+            explained_names.append((coloured(plain_name(name), CYAN, sys.stdout), explanation))
+        super().write_dl(explained_names, *arguments, **options)
 
 
 class ColouredContext(_Context):
@@ -130,13 +130,13 @@ class OptionsOnce:
 
     def parse_args(self: Any, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line."""
-        stated: set[str] = set()
+        given_names: set[str] = set()
         _, _, parameters = self.make_parser(ctx).parse_args(args=list(args))
         for parameter in parameters:
-            is_repeated = parameter.name in stated and parameter.param_type_name == "option"
+            is_repeated = parameter.name in given_names and parameter.param_type_name == "option"
             if is_repeated and not parameter.multiple and not ctx.resilient_parsing:  # resilient: completes a word
                 ctx.fail(f"Option '{parameter.opts[0]}' is given twice. Give it once.")
-            stated.add(parameter.name)
+            given_names.add(parameter.name)
         arguments: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         return arguments
 

@@ -25,8 +25,8 @@ def json_alone(words: Sequence[str]) -> Iterator[None]:
     """
     end = words.index("--") if "--" in words else len(words)
     options = list(words[:end])
-    asked = "--json=-" in options or ("--json", "-") in pairwise(options)
-    if not asked:
+    is_json_alone = "--json=-" in options or ("--json", "-") in pairwise(options)
+    if not is_json_alone:
         yield
         return
     token = _json_stream.set(sys.stdout)

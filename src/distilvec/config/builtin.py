@@ -41,20 +41,20 @@ def recipe_files(folders: Sequence[str] = (".", *FURTHER)) -> list[Path]:
 def recipe_file(name: str) -> Path:
     """A recipe by path or built-in name; DistilvecError with the nearest name otherwise."""
     path = Path(name)
-    with about("recipe", Path(excerpt(name))):
+    with about("recipe", excerpt(name)):
         if name.endswith((".yaml", ".yml")) or path.is_file():
             builtin = recipe_folder().joinpath(*path.parts[1:])
             return builtin if not path.exists() and path.parts[0] == "recipes" and builtin.exists() else path
-        known = {path.stem: path for path in recipe_files()}
-        if name in known:
-            return known[name]
+        recipes = {path.stem: path for path in recipe_files()}
+        if name in recipes:
+            return recipes[name]
         recipe_of_run = RunFolder(path).recipe
         if recipe_of_run.is_file():
             raise DistilvecError(f"{excerpt(name)} is a run folder.", f"Name its recipe: {recipe_of_run}", key="recipe")
         if path.is_dir():
             raise DistilvecError(f"{excerpt(name)} is a folder.", "Name a recipe file in it.", key="recipe")
     fix = "Give one of these, or a path ending in .yaml."
-    raise DistilvecError(f"no recipe {excerpt(name)}{unknown(name, known)}", fix, key="recipe")
+    raise DistilvecError(f"no recipe {excerpt(name)}{unknown(name, recipes)}", fix, key="recipe")
 
 
 def moved_text(path: Path) -> str:

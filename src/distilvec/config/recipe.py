@@ -22,7 +22,7 @@ from distilvec.config.paths import absolute, resolve_key, resolve_tree
 from distilvec.config.schema import MethodSection, Recipe
 from distilvec.config.training import StageSection, TrainSection
 from distilvec.config.yaml_dialect import dump_yaml, load_yaml, read_yaml
-from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.errors import DistilvecError, about, nearest
 from distilvec.core.log import log
 
 SectionType = TypeVar("SectionType", bound=Section)
@@ -58,7 +58,9 @@ def changed_tree(
     known_variants = take_variants(tree, str(path))
     changes = read_overrides(overrides or [], section)
     if variant is not None:
-        for key, value in find_variant(known_variants, variant, "variant", str(path)).items():
+        with about("variant"):
+            variant_changes = find_variant(known_variants, variant, str(path))
+        for key, value in variant_changes.items():
             set_key(tree, key, value)
         name = tree.get("name", path.stem)
         tree["name"] = f"{name}-{variant}" if isinstance(name, str) else name
@@ -94,13 +96,15 @@ def take_variants(tree: dict[str, Any], origin: str) -> dict[str, dict[str, Any]
     return {str(name): changes or {} for name, changes in variants_tree.items()}
 
 
-def find_variant(known: Mapping[str, dict[str, Any]], name: str, key: str, origin: str) -> dict[str, Any]:
-    """A variant's changes, or those of several ("first+second"), later ones last; `key` is for the error message."""
+def find_variant(variants_by_name: Mapping[str, dict[str, Any]], name: str, origin: str) -> dict[str, Any]:
+    """A variant's changes, or those of several ("first+second"), later ones last."""
     changes: dict[str, Any] = {}
-    for part in [name] if name in known else name.split("+"):
-        if part not in known:
-            raise DistilvecError(f"no variant {excerpt(part)}{unknown(part, known)} In {origin}.", key=key)
-        changes = {old: value for old, value in changes.items() if old not in known[part]} | known[part]
+    for part in [name] if name in variants_by_name else name.split("+"):
+        if part not in variants_by_name:
+            raise DistilvecError(f"no variant {excerpt(part)}{unknown(part, variants_by_name)} In {origin}.")
+        for changed_key, value in variants_by_name[part].items():
+            changes.pop(changed_key, None)  # the later one is set last
+            changes[changed_key] = value
     return changes
 
 
@@ -128,7 +132,9 @@ def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) ->
         for earlier, earlier_value in changes.items():
             if _is_within(earlier, key) or (_is_within(key, earlier) and _has_key(earlier_value, key, earlier)):
                 raise DistilvecError(f"is set twice, also by {excerpt(earlier)}.", "Set it once.", key=key_text(key))
-        changes[key] = resolve_key(key, load_yaml(value, key_text(key), f"value {excerpt(value)}"), Path.cwd(), section)
+        with about(key_text(key)):
+            content = load_yaml(value, f"value {excerpt(value)}")
+        changes[key] = resolve_key(key, content, Path.cwd(), section)
     return changes
 
 
@@ -144,11 +150,11 @@ def _has_key(value: Any, key: str, section: str) -> bool:
 
 def stated_sizes(changes: Mapping[str, Any]) -> list[str]:
     """The keys of overrides that state what a student's size would decide on; null states nothing."""
-    stated = []
+    keys = []
     for key, value in changes.items():
         if value is not None and any(_is_within(key, f"student.{name}") for name in SIZED):
-            stated.append(key)
-    return stated
+            keys.append(key)
+    return keys
 
 
 def check_stated_once(keys: Mapping[str, str], values: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
@@ -314,8 +320,10 @@ def _refuse_in_stage(key: str, last: bool) -> str | None:
     """Why a stage may not set this key, None if it may."""
     sections: dict[str, type[Section]] = {"method": MethodSection, "train": TrainSection}
     if "." not in key or key.split(".")[0] not in sections:
-        known = [f"{name}.{field}" for name, section in sections.items() for field in section.model_fields]
-        hint = nearest(key[:100], known) or "."
+        keys = []
+        for name, section in sections.items():
+            keys += [f"{name}.{field}" for field in section.model_fields]
+        hint = nearest(key[:100], keys) or "."
         return f"a stage sets dotted keys under method and train only{hint} Set others in the recipe."
     if key in ("train.device", "train.shard"):
         return f"all stages run on one device, whole or in shards. Set {key} in the recipe."

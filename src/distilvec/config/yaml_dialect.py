@@ -90,24 +90,23 @@ _Loader.add_constructor(f"{_TAG}str", _text)
 
 
 def read_yaml(path: Path, key: str, fix: str) -> Any:
-    """The content of a YAML file; DistilvecError with `key` for a file that cannot be read or is not UTF-8 or YAML."""
+    """The content of a YAML file, such as a "recipe", the `key` of errors about it."""
     with about(key, path):
         if not path.exists() and not path.is_symlink():
-            raise DistilvecError(f"{key} not found: {path}.", fix, key=key)
+            raise DistilvecError(f"{key} not found: {path}.", fix)
         if path.exists() and not path.is_file():
-            raise DistilvecError(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}.", fix, key=key)
+            raise DistilvecError(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}.", fix)
         if path.stat().st_size > MOST_BYTES:
-            raise DistilvecError(f"{path} has more than {MOST_BYTES:,} bytes.", fix, key=key)
-        content = path.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DistilvecError(f"{path} is not a UTF-8 text file: {first_line(error)}.", fix, key=key) from None
-    return load_yaml(text, key, str(path))
+            raise DistilvecError(f"{path} has more than {MOST_BYTES:,} bytes.", fix)
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise DistilvecError(f"{path} is not a UTF-8 text file: {first_line(error)}.", fix) from None
+        return load_yaml(text, str(path))
 
 
-def load_yaml(text: str, key: str, origin: str) -> Any:
-    """The content of a YAML text; DistilvecError with `key`, which names `origin`, the line and the problem."""
+def load_yaml(text: str, origin: str) -> Any:
+    """The content of a YAML text; the error names `origin`, the line and the problem."""
     line = ""
     try:
         text.encode()
@@ -121,7 +120,7 @@ def load_yaml(text: str, key: str, origin: str) -> Any:
         problem = first_line(error)
     except UnicodeEncodeError as error:
         problem = f"text that is not valid Unicode at character {error.start}"
-    raise DistilvecError(f"{origin} is not valid YAML: {line}{problem.rstrip('.')}.", key=key)
+    raise DistilvecError(f"{origin} is not valid YAML: {line}{problem.rstrip('.')}.")
 
 
 def dump_yaml(content: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from distilvec.cli.layout import Listed, example
 from distilvec.cli.options import App, argument, check_input, check_outputs, option
-from distilvec.core.errors import set_by
+from distilvec.core.errors import about, set_by
 
 _OPENAI = "words.txt --model gpt-4o-mini --key-variable OPENAI_API_KEY --price 0.15 --answer-price 0.6 --most-cost 5"
 _LOCAL = (
@@ -80,9 +80,11 @@ def synthesize(
     from distilvec.config.synthesis import SynthesisSection
     from distilvec.config.yaml_dialect import load_yaml
 
+    with about("--body"):
+        body_fields = None if body is None else load_yaml(body, f"value {excerpt(body)}")
     values = {
         "model": model,
-        "body": None if body is None else load_yaml(body, "--body", f"value {excerpt(body)}"),
+        "body": body_fields,
         "base_url": base_url,
         "key_variable": key_variable,
         "kind": kind,

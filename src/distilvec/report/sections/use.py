@@ -125,7 +125,7 @@ def index_words(teacher: Mapping[str, Any]) -> list[object]:
 def read_recipe(report: Report) -> dict[str, Any]:
     """Return the report's recipe; empty where it is none that distilvec wrote."""
     try:
-        recipe = load_yaml(report.recipe or "{}", "recipe", "the report's recipe")
+        recipe = load_yaml(report.recipe or "{}", "the report's recipe")
     except DistilvecError:
         return {}
     return recipe if isinstance(recipe, dict) else {}

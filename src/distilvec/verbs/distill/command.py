@@ -153,9 +153,9 @@ def distill(
 
     from distilvec.config.recipe import read_overrides
 
-    stated = read_overrides(changes)
+    overrides = read_overrides(changes)
     models = [teacher, student, *(made_by or [])]
-    files = changed_files(stated if method is None else {"method.name": method, **stated})
+    files = changed_files(overrides if method is None else {"method.name": method, **overrides})
     check_outputs([("--json", json_file)], [*models, *text_paths([*names, *query_names]), *tested_paths(test), *files])
 
     from distilvec.verbs.distill.distill import distill as distil
@@ -184,7 +184,7 @@ def distill(
         query_prompt=query_prompt,
         document_prompt=document_prompt,
         refresh=refresh,
-        overrides=stated,
+        overrides=overrides,
         restart=restart,
         dry_run=dry_run,
     )

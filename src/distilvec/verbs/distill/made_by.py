@@ -110,8 +110,8 @@ def recognize(
     compared = []
     for name in candidates:
         with about("made_by"), open_maker(name) as model:
-            known = (prompts or {}).get("document")
-            tried = ["", *model.prompts.values()] if known is None else [known]
+            stated_prompt = (prompts or {}).get("document")
+            tried = ["", *model.prompts.values()] if stated_prompt is None else [stated_prompt]
             compared.append(_compare(model, name, tried, sample, vectors, ids))
     return sorted(compared, key=lambda candidate: -2 if candidate.cosine is None else candidate.cosine, reverse=True)
 

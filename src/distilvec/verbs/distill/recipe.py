@@ -286,8 +286,8 @@ def _api_teacher(request: Request) -> dict[str, Any]:
     """Return the section of a model behind an API: the named one, else the only one that the server lists."""
     address = str(request.teacher) if request.api_model is None else f"{request.teacher}#{request.api_model}"
     # The server is asked with the key, or the limits, that the command states
-    stated = _stated_section(TeacherSection, "teacher", {"model": "unknown", "api": {}}, request.overrides).api
-    api_keys = {} if stated is None else stated.model_dump(mode="json", exclude_unset=True)
+    stated_api = _stated_section(TeacherSection, "teacher", {"model": "unknown", "api": {}}, request.overrides).api
+    api_keys = {} if stated_api is None else stated_api.model_dump(mode="json", exclude_unset=True)
     with about("teacher"):
         return named_api(address, api_keys).model_dump(mode="json", exclude_unset=True)
 

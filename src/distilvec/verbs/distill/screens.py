@@ -36,22 +36,22 @@ def show_end(run: FinishedRun) -> None:
 
 def numbers(run: FinishedRun) -> list[str]:
     """Return the numbers of the last screen: overlap@10, size, speed and distance, as far as they are known."""
-    shown = []
+    lines = []
     judgement = run.record.overlap
     if judgement is not None and judgement.share is not None:
         share = judgement.share
-        shown.append(f"overlap@10 {share.mean:.2f} [{share.low:.2f}, {share.high:.2f}]")
+        lines.append(f"overlap@10 {share.mean:.2f} [{share.low:.2f}, {share.high:.2f}]")
     verdict = run.verdict
     if verdict.smaller is not None:
-        shown.append(f"{verdict.smaller:.1f}x smaller")
+        lines.append(f"{verdict.smaller:.1f}x smaller")
     if verdict.speedup is not None:
-        shown.append(f"{verdict.speedup:.1f}x faster")
+        lines.append(f"{verdict.speedup:.1f}x faster")
     distance = run.validation.get("distance")
     start = run.validation.get("untrained_distance")
     if distance is not None:
         before = "" if start is None else f" ({start:.3f} before training)"
-        shown.append(f"distance {distance:.3f}{before}")
-    return shown
+        lines.append(f"distance {distance:.3f}{before}")
+    return lines
 
 
 def next_command(run: FinishedRun) -> str:

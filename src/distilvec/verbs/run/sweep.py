@@ -29,7 +29,7 @@ from distilvec.config.base import MOST_NAME_BYTES, check_name, invalid, key_text
 from distilvec.config.base import explain as explain_invalid
 from distilvec.config.paths import resolve_tree
 from distilvec.config.schema import Recipe, SweepSection
-from distilvec.core.errors import Busy, DistilvecError, ProcessLost, Stopped, first_line, user_error
+from distilvec.core.errors import Busy, DistilvecError, ProcessLost, Stopped, about, first_line, user_error
 from distilvec.core.files import locked, read_json, write_json
 from distilvec.core.log import log
 from distilvec.core.run_folder import DETAILS, RunFolder
@@ -118,7 +118,8 @@ def _expand_sweep(
         variants = {variant: chosen}
     else:
         names = section.variants or []
-        variants = {name: recipes.find_variant(known_variants, name, "sweep.variants", origin) for name in names}
+        with about("sweep.variants"):
+            variants = {name: recipes.find_variant(known_variants, name, origin) for name in names}
         _refuse_sweeps(variants)
         _refuse_undone(variants, changes, section)
 
@@ -146,7 +147,8 @@ def _chosen_variant(known: Mapping[str, dict[str, Any]], variant: str | None, or
     """Return the changes of the variant that a command names; DistilvecError if they list variants of the sweep."""
     if variant is None:
         return {}
-    changes = recipes.find_variant(known, variant, "variant", origin)
+    with about("variant"):
+        changes = recipes.find_variant(known, variant, origin)
     sweep = _take_sweep({}, changes)
     if isinstance(sweep, dict) and sweep.get("variants"):
         problem = f"is set by variant {variant}, which itself takes the place of the sweep's variants."

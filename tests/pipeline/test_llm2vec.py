@@ -22,7 +22,7 @@ from distilvec.config.builtin import recipe_folder
 from distilvec.config.recipe import load as load_recipe
 from distilvec.config.recipe import variants
 from distilvec.config.schema import TeacherSection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.prepare import prepare_data
@@ -93,7 +93,7 @@ def test_adapters_that_do_not_fit_are_named(llm2vec, tmp_path):
     )
     causal.save_pretrained(tmp_path / "causal")
     for name, problem in ((str(tmp_path / "causal"), "does not fit MistralModel"), (str(tmp_path / "none"), "no such")):
-        with pytest.raises(DistilvecError, match=rf"^\[teacher.adapters\] .*{problem}"):
+        with pytest.raises(DistilvecError, match=rf"^\[teacher.adapters\] .*{problem}"), about("teacher"):
             load_teacher(section(llm2vec, adapters=[name]), "cpu")
 
 

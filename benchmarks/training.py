@@ -4,15 +4,16 @@
 
 Both sides train the same student from the same weights on the same texts towards the same teacher vectors with the
 un-squared L2 distance, AdamW (fused) and one constant learning rate. That rate is the peer's best of `--rates`: for
-each, the peer trains a copy of the student on as many texts as a round has, and the nearest to the teacher on held-out
-texts decides. Then the sides alternate, round by round, each round on its own share of the texts; the figures are those
-of the median round. Each side forms its own batches. Ours are of texts of similar length, which brings the student less
-far in so short a training (over 600 steps by 0.6%: `last-layers` and `window-1` in results/levers.json). So our side
-goes on, on a growing share of a further round, until it is as near to the teacher on held-out texts as the peer, and the ratio is that of
-the time to this distance. Where the distances differ by more than 1.5% then, the sides have not done the same work, and
-the command ends with status 1 and writes nothing. The peer is `SentenceTransformerTrainer` with precomputed labels and
-`EmbedDistillLoss("l2")`. Neither side validates or saves. bf16 is measured where the processor has it. A precision that
-is not measured keeps its figures in FILE, each with the machine they were taken on.
+each, the peer trains a copy of the student on as many texts as a round has, and the nearest to the teacher on
+held-out texts decides. Then the sides alternate, round by round, each round on its own share of the texts; the
+figures are those of the median round. Each side forms its own batches. Ours are of texts of similar length, which
+brings the student less far in so short a training (over 600 steps by 0.6%: `last-layers` and `window-1` in
+results/levers.json). So our side goes on, on a growing share of a further round, until it is as near to the teacher
+on held-out texts as the peer, and the ratio is that of the time to this distance. Where the distances differ by more
+than 1.5% then, the sides have not done the same work, and the command ends with status 1 and writes nothing. The peer
+is `SentenceTransformerTrainer` with precomputed labels and `EmbedDistillLoss("l2")`. Neither side validates or saves.
+bf16 is measured where the processor has it. A precision that is not measured keeps its figures in FILE, each with the
+machine they were taken on.
 
     ratio_PRECISION            the peer's time to the distance over ours: texts over texts a second
     processor_ratio_PRECISION  the same in the processor's time, all threads and child processes together: what other

@@ -3,8 +3,8 @@
 The loops share with the product the order of the texts and the start of the weights. Model, pooling, losses, gradients,
 rates and the optimizer's steps are transformers and plain torch. Dropout is so rare that it never happens.
 
-The loops by hand have 64 bits a number. AdamW makes whole steps of gradients that are hardly more than rounding, such as
-those of the queries' weights in the lowest layer: the same loop in 32 bits ends further from itself in 64 than the
+The loops by hand have 64 bits a number. AdamW makes whole steps of gradients that are hardly more than rounding, such
+as those of the queries' weights in the lowest layer: the same loop in 32 bits ends further from itself in 64 than the
 product does (TALAS with ASAM: 0.95% of the largest movement against 0.26%).
 """
 

@@ -72,7 +72,7 @@ def test_texts_and_models_in_the_home_folder(home, tiny_model, capsys):
     assert run_command(["align", *models, "--texts", "~/texts.txt"]) == 0
     assert "texts" in capsys.readouterr().out
     assert run_command(["align", *models, "--texts", "~/none.txt"]) == 2
-    assert f"{home}/none.txt: No such file or directory" in capsys.readouterr().err
+    assert f"{home}/none.txt does not exist" in capsys.readouterr().err
 
 
 def test_a_recipe_may_name_models_and_its_output_in_the_home_folder(home):

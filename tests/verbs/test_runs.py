@@ -100,11 +100,11 @@ def test_a_folder_that_cannot_be_read_does_not_hide_the_others(finished, monkeyp
     monkeypatch.setattr(Path, "iterdir", refusing)
     by_folder = {info.folder: info for info in distilvec.runs(finished.parent)}
     assert {*by_folder} == {closed, finished} and by_folder[finished].state == "finished"
-    assert by_folder[closed].state == "unreadable" and "permission denied" in by_folder[closed].problem
+    assert by_folder[closed].state == "unreadable" and "Permission denied" in by_folder[closed].problem
     assert run_command(["runs", str(finished.parent)]) == 0
     out, err = capsys.readouterr()
     assert "unreadable" in out and str(closed) in err
-    with refused("folder", "permission denied"):
+    with refused("folder", "Permission denied"):
         distilvec.runs(closed)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.markdown import markdown_table
-from benchmarks.step_cost_table import precisions
 from distilvec.config.builtin import recipe_folder
 from distilvec.config.recipe import read_tree
 from experiments.shootout import PAIRED, Seeds, agreement, difference, spread
+from experiments.step_costs import precisions
 
 # EMO, tables 1 to 4, LLM2Vec-Mistral-7B to BERT-base: accuracy, Spearman. Its pairs are one input.
 PAPER = {

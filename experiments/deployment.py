@@ -1,4 +1,4 @@
-"""Figures of what happens to a student after training: exported, in the browser, served, against an index."""
+"""Figures of students at work: exported, in the browser, served, against an index, as classifiers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def browser_table(found: Mapping[str, Any]) -> str:
     return markdown_table(["part", title], weights) + (
         f"\n\nHeadless Chromium {found['chromium']}: {query['median']:.1f} ms a query (median of {found['queries']}; "
         f"95% below {query['p95']:.1f} ms), of which {search['median']:.1f} ms are the search; "
-        f"{load:.1f} s to load (`python -m benchmarks.browser --json FILE --run RUN`; {found['machine']})."
+        f"{load:.1f} s to load (`benchmarks/browser.py` of commit 0e823248; {found['machine']})."
     )
 
 
@@ -115,3 +115,29 @@ def int8_table(found: Mapping[str, Any]) -> str:
         ]
         rows.append([name, f"{averages['student']['all']:.2f}", *kept])
     return markdown_table(head, rows)
+
+
+def classify_table(report: Mapping[str, Any]) -> str:
+    """`classify` beside setfit: accuracy on the test rows, parameters, and minutes of the command, job by job."""
+    lines = []
+    for job, sides in report.items():
+        if job == "machine":
+            continue
+        rows = []
+        ours, peer = sides.get("distilvec"), sides.get("setfit")
+        if ours is not None:
+            low, high = ours["interval"]
+            teacher = [f"{ours['teacher_accuracy']:.1f}", f"{ours['teacher_parameters'] / 1e6:.1f} M", ""]
+            rows.append(["`classify`, its teacher", *teacher])
+            accuracy = f"{ours['accuracy']:.1f} [{low:.1f}, {high:.1f}]"
+            student = [accuracy, f"{ours['parameters'] / 1e6:.1f} M", f"{ours['minutes']:.1f}"]
+            rows.append(["`classify`", *student])
+        if peer is not None:
+            figures = [f"{peer['accuracy']:.1f}", f"{peer['parameters'] / 1e6:.1f} M", f"{peer['minutes']:.1f}"]
+            rows.append([f"setfit, {2 * peer['pairs']} pairs a text", *figures])
+        title = job
+        for row in rows:
+            lines.append([title, *row])
+            title = ""  # a job's name stands in its first line alone
+    head = ["training rows", "model", "accuracy", "parameters", "minutes"]
+    return markdown_table(head, lines, columns="llrrr")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.markdown import markdown_table
-from benchmarks.step_cost_table import precisions
+from experiments.step_costs import precisions
 
 PAPER_MS = {
     1: (2.9516, 3.2969),

@@ -13,11 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.classify_peers import classify_table
 from benchmarks.exports import exports_table
 from benchmarks.gpu import gpu_table
 from benchmarks.markdown import markdown_table
-from benchmarks.step_cost_table import cost_table
 from benchmarks.stopwatch import busy_note
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
 from experiments import larger_teacher
@@ -32,7 +30,15 @@ from experiments.cross_tokenizer import (
     moe_summary,
     one_input_table,
 )
-from experiments.deployment import browser_table, databases_table, int8_table, queue_table, scale_table, serve_line
+from experiments.deployment import (
+    browser_table,
+    classify_table,
+    databases_table,
+    int8_table,
+    queue_table,
+    scale_table,
+    serve_line,
+)
 from experiments.design_rule import table as design_table
 from experiments.distillmoe_tables import (
     aggregation_line,
@@ -59,6 +65,7 @@ from experiments.sentence_level import ablation_tables, larger_table, methods_ta
 from experiments.sentence_level import summary_table as talas_summary
 from experiments.site.figures import figures
 from experiments.size_figure import draw_sizes
+from experiments.step_costs import cost_table
 from experiments.students_figure import draw_students, student_points
 from experiments.surgery_tables import (
     by_short_name,
@@ -457,7 +464,7 @@ def speed() -> str:
                 for name, part in parts.items()
             )
         )
-        text += " (`python -m benchmarks.search --json FILE`)."
+        text += " (`benchmarks/search.py` of commit 0e823248)."
     if kills:
         counts = ", ".join(f"{KILLED.get(part, part)} {found['kills']}" for part, found in kills.items())
         same = all(found["same"] for found in kills.values())

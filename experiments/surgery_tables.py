@@ -225,5 +225,5 @@ def speed_line(found: Mapping[str, Any]) -> str:
         f"From {old:,} to {new:,} rows of {made['width']}, from folder to folder: {made['seconds']:.0f} s (target: "
         f"{wanted['seconds']:g}), "
         f"with {made['memory_of_tables']:.2f} times the memory of both tables (target: {wanted['memory_of_tables']:g}) "
-        f"({found['machine']}; `python -m benchmarks.surgery_speed --json FILE`)."
+        f"({found['machine']}; `benchmarks/surgery_speed.py` of commit 0e823248)."
     )

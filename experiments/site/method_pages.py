@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, get_type_hints
 
-from benchmarks.step_cost_table import precisions
 from distilvec.config.builtin import recipe_files
 from distilvec.config.recipe import read_tree
 from distilvec.core.method_file import method_names
@@ -22,6 +21,7 @@ from experiments.readme import read, students
 from experiments.sentence_level import STUDENTS, averages, by_name
 from experiments.shootout import spread
 from experiments.site.reference_pages import PARTS, arguments, flow, table, words
+from experiments.step_costs import precisions
 
 STUDENT = ("model", "layers", "pooling", "max_length", "experts", "head")  # keys on a method's page
 COSTS = {  # results of step_cost, with the page that has them all

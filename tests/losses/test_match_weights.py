@@ -7,9 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.aggregation import chosen
 from distilvec.losses import dynamic_cka as module
-from distilvec.losses.dynamic_cka import RULES, Rule, match_weights
+from distilvec.losses.dynamic_cka import RULES, Rule, kept_tokens, match_weights, token_similarity
 
 NAMED = {
     **RULES,
@@ -85,6 +84,22 @@ def test_weights_go_with_their_tokens(row, order, name):
         atol=1e-9,
         rtol=0,
     )
+
+
+def chosen(rule: Rule, tokens: int, width: int, copies: bool) -> tuple[float, float]:
+    """How many of a text's teacher tokens one of the student's keeps, and the cosine of what it gathers with the token
+    of its place.
+
+    With `copies`, a token of the student's is the teacher's at its place and noise of half its length (cosine 0.9),
+    else random.
+    """
+    generator = torch.Generator().manual_seed(1)
+    teacher, noise = (torch.randn(8, tokens, width, generator=generator) for _ in range(2))
+    states = teacher + noise / 2 if copies else noise
+    mask = torch.ones(8, tokens, dtype=torch.bool)
+    weights = match_weights(token_similarity(states, teacher, torch.eye(width)), mask, mask, rule)
+    cosines_with_place = torch.cosine_similarity(weights @ teacher, teacher, dim=-1)
+    return float(kept_tokens(weights, mask)), float(cosines_with_place.mean())
 
 
 def test_the_printed_rule_barely_selects():

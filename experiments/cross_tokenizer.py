@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.markdown import markdown_table
 from distilvec.config.builtin import recipe_folder
 from distilvec.config.recipe import read_tree
+from experiments.pages.costs import precisions
 from experiments.shootout import PAIRED, Seeds, agreement, difference, spread
-from experiments.step_costs import precisions
 
 # EMO, tables 1 to 4, LLM2Vec-Mistral-7B to BERT-base: accuracy, Spearman. Its pairs are one input.
 PAPER = {

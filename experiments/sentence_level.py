@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from benchmarks.markdown import markdown_table
+from experiments.pages.costs import precisions
 from experiments.shootout import PAIRED, agreement, difference, spread
-from experiments.step_costs import precisions
 
 # TALAS, tables 1, 2, 7, 8 and 9, Qwen3-Embedding-0.6B to MiniLMv2-H384, "Avg." (the pair that all five tables have).
 # Table 2 prints an untrained student's 56.35 for SimCSE alone; table 1's 68.80 stands here.

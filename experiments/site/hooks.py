@@ -71,7 +71,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def part(source: str, name: str, uri: str) -> str:
-    """Return the part of a file that experiments/readme.py made, for the page `uri`."""
+    """Return the part of a file that experiments/pages made, for the page `uri`."""
     begin, end = marks(name)
     text = (ROOT / source).read_text(encoding="utf-8").split(begin)[1].split(end)[0]
     return relink(text, source, uri)[0]

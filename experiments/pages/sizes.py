@@ -1,4 +1,4 @@
-"""The tables of docs/sizes.md: sizes and hours by number of texts, from the rates that the benchmarks measured."""
+"""docs/sizes.md: students by size, and what a corpus takes by the rates that the benchmarks measured."""
 
 from __future__ import annotations
 
@@ -7,9 +7,40 @@ from typing import Any
 
 from benchmarks.markdown import markdown_table
 from distilvec.core.log import duration
+from experiments.design_rule import table as design_table
+from experiments.pages.parts import STAR, Parts, main_students, read, tables
+from experiments.score_table import modes_table
 
 DIM, KEY_BYTES = 384, 16  # all-MiniLM-L6-v2's vectors; a text's key in the cache
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
+
+
+def parts() -> Parts:
+    """The marked parts of docs/sizes.md."""
+    return {
+        "docs/sizes.md": {
+            "students": students(),
+            "design": tables(("design_rule", design_table)),
+            "hardware": hardware(),
+        }
+    }
+
+
+def students() -> str:
+    """What the students keep of the teacher, in both modes."""
+    records = main_students()
+    return f"{modes_table(records)}\n\n{STAR}" if records else ""
+
+
+def hardware() -> str:
+    """Sizes and hours of a corpus, and the minutes of the runs that were measured."""
+    training, caching, memory = (read(name) for name in ("training", "caching", "memory"))
+    if not training or not caching or not memory:
+        return ""
+    runs = {"`quickstart`": read("quickstart")}
+    for name, record in main_students("8m", "5m", "5m-rank").items():  # the narrow ones had no core of their own
+        runs[f"`{'small_' * name[0].isdigit()}english`, {name}"] = record
+    return hardware_table(training, caching, memory, {name: record for name, record in runs.items() if record})
 
 
 def hardware_table(

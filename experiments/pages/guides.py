@@ -1,11 +1,25 @@
-"""Figures of students at work: exported, in the browser, served, against an index, as classifiers."""
+"""The pages that say how to do something: students at work, exported, in the browser, served, against an index."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from benchmarks.exports import exports_table
 from benchmarks.markdown import markdown_table
+from experiments.black_box import table as ways_table
+from experiments.clients import clients_table
+from experiments.held_out_origins import origins_table
+from experiments.intents import intents_table
+from experiments.interval_coverage import coverage_table
+from experiments.levers import levers_table
+from experiments.new_texts import table as new_texts_table
+from experiments.pages.parts import Parts, read, rival, tables
+from experiments.real_teachers import TURKISH
+from experiments.real_teachers import table as teachers_table
+from experiments.score_table import score_table
+from experiments.ten_languages import table as languages_table
 
 PARTS = {
     "model": "`model/`: `onnx/model_quantized.onnx` and the tokenizer",
@@ -14,6 +28,55 @@ PARTS = {
     "page": "the page",
     "all": "**all**",
 }
+
+
+def parts() -> Parts:
+    """The marked parts of the guides."""
+    return {
+        "docs/tutorial.md": {"quickstart": quickstart()},
+        "docs/reproduce.md": {"origins": tables(("held_out_origins", origins_table))},
+        "docs/levers.md": {"levers": tables(("levers", levers_table))},
+        "docs/language.md": {
+            "turkish": tables(("real_teachers_turkish", partial(teachers_table, names=TURKISH))),
+            "languages": tables(("ten_languages", languages_table)),
+        },
+        "docs/api_teachers.md": {"ways": tables(("black_box", partial(ways_table, untouched=rival())))},
+        "docs/clients.md": {"clients": tables(("clients", clients_table))},
+        "docs/demo.md": {"browser": tables(("browser", browser_table))},
+        "docs/evaluate.md": {
+            "intervals": tables(("interval_coverage", coverage_table)),
+            "new_texts": tables(("new_texts", new_texts_table)),
+        },
+        "docs/export.md": {
+            "exports": tables(("exports", exports_table)),
+            "int8": tables(("int8_scores", int8_table)),
+        },
+        "docs/cluster.md": {
+            "scale": tables(("scale", scale_table)),
+            "queue": tables(("shard_queue", queue_table)),
+        },
+        "docs/existing_index.md": {"databases": tables(("index_databases", databases_table))},
+        "docs/task_student.md": {
+            "classify": tables(("classify", classify_table)),
+            "intents": tables(("intents", intents_table)),
+        },
+        "docs/serve.md": {"serve": tables(("serve", serve_line))},
+    }
+
+
+def quickstart() -> str:
+    """The table that `make quickstart` ends with, and how long it took."""
+    record = read("quickstart")
+    if record is None:
+        return ""
+    student, teacher, metrics = record["student"], record["teacher"], record["metrics"]
+    return (
+        f"What it gave here ({record['training']['minutes']:.1f} minutes of training on two cores; "
+        f"{student['parameters'] / 1e6:.1f} M parameters against {teacher['parameters'] / 1e6:.1f} M; validation "
+        f"distance "
+        f"{metrics['untrained_distance']:.3f} before, {metrics['distance']:.3f} after; scores are nDCG@10 x 100):\n\n"
+        + score_table([("", record)])
+    )
 
 
 def browser_table(found: Mapping[str, Any]) -> str:

@@ -1,0 +1,165 @@
+"""docs/speed.md: rates, memory, kills and faults, against the peers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from benchmarks.gpu import gpu_table
+from benchmarks.markdown import markdown_table
+from benchmarks.stopwatch import busy_note
+from experiments.pages.parts import Parts, read, rival, tables
+from experiments.quality_over_time import quality_table
+
+KILLED = {"pushing": "pushing to an address", "table": "a table that changed in between"}  # parts of kills.json
+
+
+def parts() -> Parts:
+    """The marked parts of docs/speed.md."""
+    return {
+        "docs/speed.md": {
+            "speed": speed(),
+            "gpu": tables(("gpu", gpu_table)),
+            "quality": tables(("time_to_quality", partial(quality_table, untouched=rival()))),
+        }
+    }
+
+
+def speed() -> str:
+    """Ratios against the peers, with the command of each; then search, kills and faults in sentences."""
+    training, caching, memory = read("training"), read("caching"), read("memory")
+    has_training = training is not None and is_of_equal_work(training)
+    rows = []
+    if has_training:
+        rows += training_rows(training)
+    if caching:
+        rows += caching_rows(caching)
+    if memory:
+        rows += memory_rows(memory)
+    paragraphs = [markdown_table(["what", "distilvec", "peer", "ratio", "command"], rows, columns="lrrrl")]
+    if has_training:
+        paragraphs.append(training_setting(training))
+    sentences = tables(("search", search_sentence), ("kills", kills_sentence), ("faults", faults_sentence))
+    return "\n\n".join([*paragraphs, sentences])
+
+
+def is_of_equal_work(training: Mapping[str, Any]) -> bool:
+    """Whether both sides of the benchmark had one learning rate: those measured before had two, and are not shown."""
+    return all("learning_rate" in training[name] for name in ("fp32", "bf16") if name in training)
+
+
+def training_rows(training: dict[str, Any]) -> list[list[str]]:
+    """Training in each precision, by the clock and by the processor's time."""
+    rows = []
+    command = "`python -m benchmarks.training --json FILE`"
+    for precision in ("fp32", "bf16"):
+        part = training.get(precision)
+        if part is None:
+            continue
+        rates, distances, texts = (
+            part[name] for name in ("texts_per_second", "held_out_distance", "texts_to_the_distance")
+        )
+        title = (
+            f"training, {precision}, texts/s; the ratio is of the time to one distance ({distances['ours']:.3f} after "
+            f"{texts['ours']:,} texts, peer {distances['peer']:.3f} after {texts['peer']:,}; both at a rate of "
+            f"{part['learning_rate']:g}; {100 * part['share_of_matmul_rate']:.0f}% of the measured matrix-product rate)"
+        )
+        ratio = f"**{training[f'ratio_{precision}']:.1f}**"
+        rows.append([title, f"{rates['ours']:.0f}", f"{rates['peer']:.0f}", ratio, command])
+        milliseconds = {side: 1000 * seconds for side, seconds in part["processor_seconds_a_text"].items()}
+        ratio = f"**{training[f'processor_ratio_{precision}']:.1f}**"
+        cells = ["the same, milliseconds of the processor a text", f"{milliseconds['ours']:.1f}"]
+        rows.append([*cells, f"{milliseconds['peer']:.1f}", ratio, command])
+    return rows
+
+
+def training_setting(training: dict[str, Any]) -> str:
+    """Where and how training was measured."""
+    part = training["fp32"]
+    tried = ", ".join(f"{rate} ({distance:.3f})" for rate, distance in part["peer_distance_by_rate"].items())
+    note = busy_note(part["load_before"])
+    return (
+        f"Training: {part['machine']}, {part['cores']} cores, load {part['load_before']:g} before the start"
+        f"{f' ({note})' if note else ''}; rates tried for the peer, with its distance after "
+        f"{part['texts_a_round']:,} texts: {tried}."
+    )
+
+
+def caching_rows(caching: dict[str, Any]) -> list[list[str]]:
+    """Teacher caching in both precisions."""
+    rate, cosine = caching["texts_per_second"], caching["minimum_cosine"]
+    command = "`python -m benchmarks.caching --json FILE`"
+    return [
+        [
+            f"teacher caching, fp32, texts/s (minimum cosine {cosine['ours_fp32']:.7f})",
+            f"{rate['ours_fp32']:.0f}",
+            f"{rate['peer_fp32']:.0f}",
+            f"**{caching['ratio_fp32']:.2f}**",
+            command,
+        ],
+        [
+            f"teacher caching, bf16 against the peer's fp32 (minimum cosine {cosine['ours_bf16']:.5f})",
+            f"{rate['ours_bf16']:.0f}",
+            f"{rate['peer_fp32']:.0f}",
+            f"**{caching['ratio_bf16']:.2f}**",
+            command,
+        ],
+        [
+            f"teacher caching, bf16 against bf16 (the peer's minimum cosine {cosine['peer_bf16']:.5f})",
+            f"{rate['ours_bf16']:.0f}",
+            f"{rate['peer_bf16']:.0f}",
+            f"**{caching['ratio_bf16_vs_bf16']:.2f}**",
+            command,
+        ],
+    ]
+
+
+def memory_rows(memory: Mapping[str, Any]) -> list[list[str]]:
+    """The process's own memory while caching and training, with many rows against few."""
+    sizes = memory["peak_mb"]
+    first, last = next(iter(sizes)), list(sizes)[-1]
+    rows = []
+    for stage in ("caching", "training"):
+        cells = [
+            f"own memory while {stage}, tiny random model, MB, {int(last):,} rows against {int(first):,}",
+            f"{sizes[last][stage]:.0f}",
+            f"{sizes[first][stage]:.0f}",
+            f"{memory['growth'][stage]:.2f}",
+            "`python -m benchmarks.memory --json FILE`",
+        ]
+        rows.append(cells)
+    return rows
+
+
+def search_sentence(search: Mapping[str, Any]) -> str:
+    """How long a search takes and how much memory, by precision."""
+    precisions = [
+        f"{name} {part['seconds']:.0f} s with {part['peak_mb'] / 1000:.1f} GB at the peak"
+        for name, part in search["precisions"].items()
+    ]
+    return (
+        f"The {search['count']} best of {search['documents']:,} documents ({search['width']} wide) for "
+        f"{search['queries']:,} queries: {', '.join(precisions)} (`benchmarks/search.py` of commit 0e823248)."
+    )
+
+
+def kills_sentence(kills: Mapping[str, Any]) -> str:
+    """How often work was killed, and whether it ended as work that nobody killed."""
+    counts = ", ".join(f"{KILLED.get(name, name)} {part['kills']}" for name, part in kills.items())
+    same = "the same" if all(part["same"] for part in kills.values()) else "OTHER"
+    return (
+        f"Killed with `kill -9` while working ({counts} times), everything ended with {same} bytes and "
+        "weights as work that nobody killed: `python -m benchmarks.kills --json FILE`."
+    )
+
+
+def faults_sentence(faults: Mapping[str, Any]) -> str:
+    """How faults and attacks end, and how many flipped bits are noticed."""
+    counts, flips = faults["table"]["counts"], faults["flips"]
+    return (
+        f"Of {sum(counts.values())} faults and attacks (`tests/faults`) {counts['right']} end as they should: "
+        f"{counts['lost']} lose a file, {counts['silent']} pass in silence, {counts['traceback']} show a traceback; "
+        f"{flips['noticed']} of {flips['flips']} flipped bits are noticed before a weight changes: "
+        "`python -m benchmarks.faults --json FILE`."
+    )

@@ -79,7 +79,7 @@ def test_an_error_of_the_first_process_ends_the_others(tiny_recipe, tmp_path):
     first, second = start("run", file, "--out", tmp_path / "run", module="distilvec")
     (_, error), (_, other) = first.communicate(), second.communicate()
     assert first.returncode == 2 and error.count("distilvec: [student.layers] found [7]") == 1
-    assert second.returncode == 3 and other.count("distilvec: [processes] another process of this run ended") == 1
+    assert second.returncode == 3 and other.count("distilvec: [process] another process of this run ended") == 1
     assert "Traceback" not in error + other and "student.layers" not in other
 
 

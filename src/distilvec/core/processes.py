@@ -262,5 +262,5 @@ def exchange(only: bool = True) -> Iterator[None]:
             f"another process of this run ended, or cannot be reached ({first_line(error)}). Its own error is above "
             "or below.",
             "Run the same command again to go on from the last checkpoint.",
-            key="processes",
+            key="process",
         ) from error

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.markdown import markdown_table
-from experiments.site.figures import BLUE, ORANGE, svg, text
+from experiments.figures import BLUE, ORANGE, svg, text
 from experiments.untouched import SIZE, TITLE, Untouched, beside
 
 JOBS = {

@@ -8,10 +8,10 @@ writes each file.
 
 from __future__ import annotations
 
+from experiments.figures import figures
 from experiments.pages import front, guides, papers, results, sizes, speed
 from experiments.pages.parts import ROOT, Parts, main_students, read
 from experiments.quality_over_time import draw_quality
-from experiments.site.figures import figures
 from experiments.size_figure import draw_sizes
 from experiments.students_figure import draw_students, student_points
 

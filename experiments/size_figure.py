@@ -18,7 +18,7 @@ import distilvec
 from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from experiments.alternatives import latencies
-from experiments.site.figures import BLUE, ORANGE, svg, text
+from experiments.figures import BLUE, ORANGE, svg, text
 
 GREEN = "#3f9b5f"
 COLOURS = {"minilm": BLUE, "mpnet": ORANGE, "e5": GREEN}

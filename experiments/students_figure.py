@@ -10,8 +10,8 @@ from typing import Any
 
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
 from experiments.alternatives import kept_by_static
+from experiments.figures import BLUE, ORANGE, svg, text
 from experiments.score_table import retained
-from experiments.site.figures import BLUE, ORANGE, svg, text
 
 AVERAGES = {AVERAGE: "average of eight tasks", RETRIEVAL: "retrieval (Cranfield)"}
 WIDTH, HEIGHT = 480, 330

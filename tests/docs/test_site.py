@@ -76,7 +76,7 @@ def test_every_method_has_a_page_that_is_complete(site):
 
 
 def test_every_key_has_a_meaning():
-    from experiments.site.reference_pages import recipe_keys
+    from docs.site.reference_pages import recipe_keys
 
     assert [line for line in recipe_keys().splitlines() if line.startswith("| `") and line.endswith("|  |")] == []
 

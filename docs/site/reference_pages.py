@@ -25,7 +25,7 @@ from distilvec.config.builtin import recipe_files, recipe_folder
 from distilvec.config.recipe import read_tree
 from distilvec.config.schema import Recipe
 from distilvec.core.options import in_words
-from experiments.site.links import ROOT
+from docs.site.links import ROOT
 
 JSON_VALUES = {  # of annotations whose names are no class of a table
     "ModelScores": "dict[str, list[Score]]",

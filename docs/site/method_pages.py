@@ -17,12 +17,12 @@ from distilvec.core.method_file import method_names
 from distilvec.core.objective import Objective
 from distilvec.core.options import in_words
 from distilvec.core.registry import method_class
+from docs.site.reference_pages import PARTS, arguments, flow, table, words
 from experiments.pages.costs import precisions
 from experiments.pages.parts import read
 from experiments.pages.sizes import students
 from experiments.sentence_level import STUDENTS, averages, by_name
 from experiments.shootout import spread
-from experiments.site.reference_pages import PARTS, arguments, flow, table, words
 
 STUDENT = ("model", "layers", "pooling", "max_length", "experts", "head")  # keys on a method's page
 COSTS = {  # results of step_cost, with the page that has them all

@@ -12,9 +12,9 @@ from typing import Any
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
+from docs.site import katex, method_pages, reference_pages
+from docs.site.links import PAGES, ROOT, folder_page, relink, site_uri
 from experiments.readme import marks
-from experiments.site import katex, method_pages, reference_pages
-from experiments.site.links import PAGES, ROOT, folder_page, relink, site_uri
 
 _SVG = re.compile(r'<img alt="([^"]*)" src="([^"]*?figures/[^"]+\.svg)" ?/?>')
 _CODE = re.compile(r"<code>.*?</code>", re.DOTALL)

@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 BLUE, ORANGE = "#4a86c8", "#d07a2d"
 _DARK = "<style>@media (prefers-color-scheme: dark) { svg { color: #ddd } }</style>"  # where a picture is a file
 

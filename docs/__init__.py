@@ -1,0 +1,1 @@
+"""Pages of the documentation; site/ has the code that `make docs` runs."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from distilvec.data.public import table
+from distilvec.data import public_table
 
 
 def publish(monkeypatch, sha256=None, rows=None, **sets):
     """Make a table of these sets: parts by file, by the set's name."""
     found = {
-        name: table.DataSet(
+        name: public_table.DataSet(
             about=f"the set {name}",
             licence="of the test",
             repository="someone/texts@" + "0" * 40,
@@ -16,4 +16,4 @@ def publish(monkeypatch, sha256=None, rows=None, **sets):
         )
         for name, files in sets.items()
     }
-    monkeypatch.setattr(table, "data_sets", lambda: found)
+    monkeypatch.setattr(public_table, "data_sets", lambda: found)

@@ -19,7 +19,8 @@ from refusals import refused
 
 from distilvec.__main__ import run_command
 from distilvec.core.errors import DistilvecError
-from distilvec.data.public import download, get, table
+from distilvec.data import public_download, public_table
+from distilvec.data.public_download import get
 
 REPOSITORY = "someone/texts@" + "0" * 40
 COMMIT = "0" * 40
@@ -92,9 +93,9 @@ def server(monkeypatch):
         thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         address = f"http://127.0.0.1:{found.server_port}"
-        monkeypatch.setattr(get, "RAW", address)
-        monkeypatch.setattr(get, "ARCHIVES", f"{address}/archives")
-        monkeypatch.setattr(download, "PAUSE", 0.001)
+        monkeypatch.setattr(public_download, "RAW", address)
+        monkeypatch.setattr(public_download, "ARCHIVES", f"{address}/archives")
+        monkeypatch.setattr(public_download, "PAUSE", 0.001)
         yield found
         found.shutdown()
         thread.join()
@@ -114,7 +115,7 @@ def visible(folder):
     return sorted(
         str(path.relative_to(folder))
         for path in folder.rglob("*")
-        if path.is_file() and get.DOWNLOADS not in path.relative_to(folder).parts
+        if path.is_file() and public_download.DOWNLOADS not in path.relative_to(folder).parts
     )
 
 
@@ -124,22 +125,22 @@ def texts(path):
 
 
 def test_a_set_is_fetched_converted_and_its_licence_noted(server, lines, tmp_path):
-    (path,) = get.get("lines", tmp_path)
+    (path,) = get("lines", tmp_path)
     assert texts(path) == [f"line {n}" for n in range(20_000)]
-    assert visible(tmp_path) == [get.NOTES, "texts/lines.jsonl.gz"]
-    note = json.loads((tmp_path / get.NOTES).read_text())["lines"]
+    assert visible(tmp_path) == [public_download.NOTES, "texts/lines.jsonl.gz"]
+    note = json.loads((tmp_path / public_download.NOTES).read_text())["lines"]
     assert note == {"licence": "of the test", "sources": [REPOSITORY], "files": ["texts/lines.jsonl.gz"]}
-    assert not (tmp_path / get.DOWNLOADS / "lines").exists(), "downloads are removed at the end"
-    get.get("lines", tmp_path)
+    assert not (tmp_path / public_download.DOWNLOADS / "lines").exists(), "downloads are removed at the end"
+    get("lines", tmp_path)
     assert len(server.seen) == 1, "what is there is not fetched again"
     path.write_bytes(b"")
-    get.get("lines", tmp_path, again=True)
+    get("lines", tmp_path, again=True)
     assert len(texts(path)) == 20_000
 
 
 def test_a_broken_connection_is_resumed_where_it_broke(server, lines, tmp_path):
     server.faults[lines] = [(100_000,), 503, (50_000,)]
-    (path,) = get.get("lines", tmp_path)
+    (path,) = get("lines", tmp_path)
     assert len(texts(path)) == 20_000
     first, second, third, fourth = (begin for _, begin in server.seen)
     assert first == 0 and 90_000 < second == third <= 100_000 and 140_000 < fourth <= 150_000, server.seen
@@ -159,47 +160,47 @@ def test_another_file_is_not_continued(server, lines, tmp_path, host):
     """The content changes while the connection is broken: nothing of the first one is in the result."""
     for name, value in HOSTS[host].items():
         setattr(server, name, value)
-    path, address = tmp_path / "file", f"{get.RAW}{lines}"
-    server.faults[lines] = [(100_000,), *[500] * download.TRIES]
+    path, address = tmp_path / "file", f"{public_download.RAW}{lines}"
+    server.faults[lines] = [(100_000,), *[500] * public_download.TRIES]
     with refused("data", "after 5 tries"):
-        download.download(address, path)
+        public_download.download(address, path)
     server.files[lines] = server.files[lines].upper()
-    download.download(address, path)
+    public_download.download(address, path)
     assert path.read_bytes() == server.files[lines]
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 def test_without_ranges_the_download_begins_again(server, lines, tmp_path):
     server.faults[lines], server.ranges = [(100_000,)], False
-    assert len(texts(get.get("lines", tmp_path)[0])) == 20_000
+    assert len(texts(get("lines", tmp_path)[0])) == 20_000
 
 
 def test_a_host_that_stays_down_leaves_no_file_and_the_next_call_goes_on(server, lines, tmp_path):
-    server.faults[lines] = [(100_000,), *[500] * download.TRIES]
+    server.faults[lines] = [(100_000,), *[500] * public_download.TRIES]
     with refused("data", "after 5 tries"):
-        get.get("lines", tmp_path)
+        get("lines", tmp_path)
     assert visible(tmp_path) == []
-    assert len(texts(get.get("lines", tmp_path)[0])) == 20_000
+    assert len(texts(get("lines", tmp_path)[0])) == 20_000
     assert server.seen[-1][1] > 90_000
 
 
 def test_short_bodies_are_not_taken_for_files(server, lines, tmp_path):
-    server.faults[lines] = [(10,)] + [(0,)] * download.TRIES
+    server.faults[lines] = [(10,)] + [(0,)] * public_download.TRIES
     with refused("data", "5 tries"):
-        get.get("lines", tmp_path)
+        get("lines", tmp_path)
     assert visible(tmp_path) == []
 
 
 def test_a_file_that_is_not_there_is_not_tried_again(server, lines, tmp_path):
     del server.files[lines]
     with refused("data", "status 404"):
-        get.get("lines", tmp_path)
+        get("lines", tmp_path)
     assert len(server.seen) == 1 and visible(tmp_path) == []
 
 
 def test_more_bytes_than_allowed_are_refused(server, lines, tmp_path):
     with pytest.raises(DistilvecError, match=r"more than the 1,000 allowed"):
-        download.download(f"{get.RAW}{lines}", tmp_path / "file", max_bytes=1000)
+        public_download.download(f"{public_download.RAW}{lines}", tmp_path / "file", max_bytes=1000)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -207,8 +208,8 @@ def test_more_bytes_than_allowed_are_refused(server, lines, tmp_path):
 def test_other_content_than_expected_is_thrown_away(server, lines, tmp_path, monkeypatch, expected):
     publish(monkeypatch, lines={"texts/lines.jsonl.gz": [{"format": "lines", "files": ["a b.txt"]}]}, **expected)
     with refused("data", "lines.jsonl.gz"):
-        get.get("lines", tmp_path)
-    assert visible(tmp_path) == [] and not (tmp_path / get.DOWNLOADS / "lines").exists()
+        get("lines", tmp_path)
+    assert visible(tmp_path) == [] and not (tmp_path / public_download.DOWNLOADS / "lines").exists()
     right = hashlib.sha256(b"".join(b'{"text": "line %d"}\n' % n for n in range(20_000))).hexdigest()
     publish(
         monkeypatch,
@@ -216,15 +217,15 @@ def test_other_content_than_expected_is_thrown_away(server, lines, tmp_path, mon
         sha256=right,
         rows=20_000,
     )
-    assert len(texts(get.get("lines", tmp_path)[0])) == 20_000
+    assert len(texts(get("lines", tmp_path)[0])) == 20_000
 
 
 def test_no_host(lines, tmp_path, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(get, "RAW", f"http://127.0.0.1:{free.getsockname()[1]}")
+        monkeypatch.setattr(public_download, "RAW", f"http://127.0.0.1:{free.getsockname()[1]}")
     with refused("data", "texts/lines.jsonl.gz"):
-        get.get("lines", tmp_path)
+        get("lines", tmp_path)
     assert visible(tmp_path) == []
 
 
@@ -253,7 +254,7 @@ def test_members_of_a_repository_in_the_order_of_numbers(server, tmp_path, monke
     server.files[f"/archives/someone/texts/tar.gz/{COMMIT}"] = tar(members)
     part = {"format": "documents", "archive": "repository", "files": ["a/*.txt"], "columns": {"text": "text"}}
     publish(monkeypatch, reviews={"reviews.jsonl.gz": [part | {"natural": True}]})
-    (path,) = get.get("reviews", tmp_path)
+    (path,) = get("reviews", tmp_path)
     assert texts(path) == ["text 1", "text 2", "text 10"]
 
 
@@ -266,7 +267,7 @@ def test_no_member_leaves_the_folder(server, tmp_path, monkeypatch, name):
     server.files[f"/someone/texts/{COMMIT}/all.zip"] = raw.getvalue()
     part = {"format": "documents", "archive": "all.zip", "files": ["*.txt"], "columns": {"text": "text"}}
     publish(monkeypatch, files={"files.jsonl.gz": [part]})
-    (path,) = get.get("files", tmp_path / "data")
+    (path,) = get("files", tmp_path / "data")
     assert sorted(texts(path)) == ["inside", "outside"]
     assert not any(tmp_path.rglob("*escaped*"))
 
@@ -279,17 +280,17 @@ def test_damaged_archives(server, tmp_path, monkeypatch, content):
     part = {"format": "documents", "archive": "repository", "files": ["a/*.txt"], "columns": {"text": "text"}}
     publish(monkeypatch, reviews={"reviews.jsonl.gz": [part]})
     with pytest.raises(DistilvecError, match=r"\[data\] .*damaged"):
-        get.get("reviews", tmp_path)
-    assert visible(tmp_path) == [] and not (tmp_path / get.DOWNLOADS / "reviews").exists()
+        get("reviews", tmp_path)
+    assert visible(tmp_path) == [] and not (tmp_path / public_download.DOWNLOADS / "reviews").exists()
 
 
 def test_an_archive_that_unpacks_to_very_much(server, tmp_path, monkeypatch):
     server.files[f"/archives/someone/texts/tar.gz/{COMMIT}"] = tar({"texts-000/a/1.txt": b"x" * 5000})
     part = {"format": "documents", "archive": "repository", "files": ["a/*.txt"], "columns": {"text": "text"}}
     publish(monkeypatch, reviews={"reviews.jsonl.gz": [part]})
-    monkeypatch.setattr(get, "MAX_UNPACKED", 4999)
+    monkeypatch.setattr(public_download, "MAX_UNPACKED", 4999)
     with pytest.raises(DistilvecError, match=r"\[data\] .*unpacks to more than 4,999"):
-        get.get("reviews", tmp_path)
+        get("reviews", tmp_path)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -324,30 +325,30 @@ def test_a_missing_file_of_a_recipe_names_the_command(tmp_path, monkeypatch, tin
 
 
 def test_a_set_that_a_person_has_to_fetch(monkeypatch, tmp_path):
-    entry = table.DataSet(about="x", licence="y", manual="Ask its authors.", files={})
-    monkeypatch.setattr(table, "data_sets", lambda: {"theirs": entry})
+    entry = public_table.DataSet(about="x", licence="y", manual="Ask its authors.", files={})
+    monkeypatch.setattr(public_table, "data_sets", lambda: {"theirs": entry})
     with refused("data", "Ask its authors."):
-        get.get("theirs", tmp_path)
+        get("theirs", tmp_path)
 
 
 def test_what_another_process_got_meanwhile_is_not_fetched_again(server, lines, tmp_path, monkeypatch):
-    locked = get.locked
+    locked = public_download.locked
 
     @contextmanager
     def after_another(path, *about, **named):
         """Wait for the lock while another process gets the same set."""
-        monkeypatch.setattr(get, "locked", locked)
-        get.get("lines", tmp_path)
+        monkeypatch.setattr(public_download, "locked", locked)
+        get("lines", tmp_path)
         with locked(path, *about, **named):
             yield
 
-    monkeypatch.setattr(get, "locked", after_another)
-    (path,) = get.get("lines", tmp_path)
+    monkeypatch.setattr(public_download, "locked", after_another)
+    (path,) = get("lines", tmp_path)
     assert len(texts(path)) == 20_000 and len(server.seen) == 1
 
 
 def test_a_page_without_a_row_is_no_data_set(server, lines, tmp_path):
     server.files[lines] = b""
     with refused("data", "lines.jsonl.gz"):
-        get.get("lines", tmp_path)
+        get("lines", tmp_path)
     assert visible(tmp_path) == []

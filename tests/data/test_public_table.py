@@ -13,8 +13,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files, recipe_folder
 from distilvec.config.paths import DATA, data_folder
 from distilvec.config.yaml_dialect import read_yaml
-from distilvec.data.public.convert import rows_of_files
-from distilvec.data.public.table import OutFile, Part, data_set, data_sets, how_to_get
+from distilvec.data.public_table import OutFile, Part, data_set, data_sets, how_to_get, rows_of_files
 
 CAUSAL = Path(__file__).parents[2] / "experiments" / "causal" / "dolly.yaml"
 OTHERS = [*sorted((recipe_folder() / "suites").glob("*.yaml")), CAUSAL]
@@ -253,13 +252,13 @@ def test_a_set_of_the_hub_is_read_through_datasets(tmp_path):
     datasets = pytest.importorskip("datasets")
     from published import publish
 
-    from distilvec.data.public import get
+    from distilvec.data.public_download import get
 
     rows = [{"premise": "p", "hypothesis": "h", "label": 1}]
     datasets.DatasetDict({"train_r2": datasets.Dataset.from_list(rows)}).save_to_disk(tmp_path / "hub")
     part = part_of("anli-r2").model_dump() | {"dataset": str(tmp_path / "hub")}
     with pytest.MonkeyPatch.context() as patch:
         publish(patch, anli={"anli.jsonl.gz": [part]})
-        (path,) = get.get("anli", tmp_path / "data")
+        (path,) = get("anli", tmp_path / "data")
     with gzip.open(path, "rt") as file:
         assert json.loads(file.read()) == {"split": "train", "sentence1": "p", "sentence2": "h", "label": 1}

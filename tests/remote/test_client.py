@@ -26,7 +26,7 @@ from distilvec.config.endpoint import EndpointSection
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import first_line
 from distilvec.core.secrets import hide
-from distilvec.data.public.download import download
+from distilvec.data.public_download import download
 from distilvec.teachers.api_embedder import ApiEmbedder
 
 PROBE = ["a river", "two stones", "winter", "music"]

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, cast
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError, about, each_about, first_line
 from distilvec.core.extras import require_extra
-from distilvec.data.public.table import how_to_get
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,6 +80,8 @@ def check_readable(path: Path) -> None:
     """DistilvecError if there is no such file, its extension is unknown, or it stands for a file that is elsewhere."""
     fix = f"Give a file: {', '.join(READABLE)}."
     if not path.exists():
+        from distilvec.data.public_table import how_to_get
+
         raise DistilvecError(f"{path}: not found.", how_to_get(path) or fix)
     if not path.is_file():
         problem = "a folder" if path.is_dir() else "not a file"

@@ -16,7 +16,6 @@ import numpy as np
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, about
 from distilvec.data.judgements import read_judgements
-from distilvec.data.public.table import how_to_get
 from distilvec.data.readers import TABLES, ClassName, read_rows
 from distilvec.data.row_splits import draw_training_rows
 from distilvec.data.task_rows import (
@@ -139,6 +138,8 @@ def load_retrieval(
     """
     with about(KEY, path):
         if not path.is_dir():
+            from distilvec.data.public_table import how_to_get
+
             fix = how_to_get(path) or "Expected a folder with corpus, queries and qrels.tsv."
             raise DistilvecError(f"folder not found: {path}.", fix, key=KEY)
         corpus, queries = _texts_by_id(path, "corpus"), _texts_by_id(path, "queries")

@@ -28,7 +28,7 @@ def list_data(json_file: JsonFile = None) -> None:
     """List the data sets: size, licence, state."""
     check_outputs([("--json", json_file)])
 
-    from distilvec.data.public.table import data_sets, present
+    from distilvec.data.public_table import data_sets, present
 
     content = [
         {
@@ -60,8 +60,8 @@ def get_data(
     folder.
     """
     from distilvec.config.paths import data_folder
-    from distilvec.data.public.get import get
-    from distilvec.data.public.table import data_set
+    from distilvec.data.public_download import get
+    from distilvec.data.public_table import data_set
 
     folder = out or data_folder()
     check_output_folder(folder, "--out")

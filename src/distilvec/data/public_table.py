@@ -1,23 +1,162 @@
-"""Convert files as their authors publish them to rows of JSON Lines. Nothing in a file is run or unpickled.
+"""Public data that the built-in recipes read: the table (recipes/data/public.yaml), and rows of the published files.
 
-It is done on the user's machine because several licences do not allow us to publish a prepared copy.
+The table has each set's files, what they are made of, source and licence. Files are converted on the user's machine,
+because several licences do not allow us to publish a prepared copy. Nothing in a file is run or unpickled.
 """
 
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Annotated, Any, Literal, cast
 
 import yaml
+from pydantic import Field, ValidationError
 
+from distilvec.config.base import Section, explain, invalid, key, unknown
+from distilvec.config.builtin import recipe_folder
+from distilvec.config.paths import data_folder
+from distilvec.config.yaml_dialect import read_yaml
 from distilvec.core.errors import DistilvecError, first_line
-from distilvec.data.public.table import Part
+
+Format = Literal[
+    "csv",
+    "tsv",
+    "lines",
+    "records",
+    "jsonl",
+    "documents",
+    "paragraphs",
+    "tagged",
+    "smart",
+    "squad",
+    "wordnet",
+    "dataset",
+]
+Repository = Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+@[0-9a-f]{40}$")]
+
+
+class Part(Section):
+    """Rows that are made of some published files by one rule."""
+
+    format: Format
+    files: list[str] = key(
+        [], "published names: below the repository, or patterns of an archive's entries; {a,b} is a name each"
+    )
+    names: str | None = key(
+        None, "pattern of the names: its groups are columns, and files that agree in them one table"
+    )
+    repository: Repository | None = key(None, "owner/name@commit on GitHub; the set's by default")
+    archive: str | None = key(None, "'repository', or a .zip of it: `files` are patterns of its entries")
+    dataset: str | None = key(None, "Hugging Face id instead of files (needs the package datasets)")
+    config: str | None = None
+    split: str = "train"
+    columns: dict[str, str | int | list[str | int]] = key({}, "our columns with their names, or numbers from 0")
+    separator: str = key(" ", "between several of their columns that are one of ours")
+    each: bool = key(False, "several of their columns are a row each instead")
+    clean: Literal["nothing", "ends", "spaces", "escapes"] = key(
+        "nothing", "strip texts; 'spaces': also single spaces inside; 'escapes': backslashes are spaces, too"
+    )
+    natural: bool = key(False, "files of an archive by number: 2.txt before 10.txt")
+    pattern: str = key("(?P<text>.*)", "of lines and records: its named groups are columns")
+    values: dict[str, dict[str, str | int]] = key({}, "by column: their values with ours")
+    numbers: list[str] = key([], "columns that are numbers")
+    constant: dict[str, str | int] = key({}, "columns with the same value in every row")
+    rows: Literal["documents", "questions", "definitions", "examples"] = "documents"
+    longest: int | None = key(None, "words of a paragraph; longer ones are read line by line", gt=0)
+    distinct: bool = key(False, "leave out empty and repeated texts")
+    encoding: str = "utf-8-sig"
+
+    def file_names(self) -> list[str]:
+        """The published names, those in braces written out: a{1,2}.txt is a1.txt and a2.txt."""
+        return [name for written in self.files for name in _each_name(written)]
+
+
+def _each_name(written: str) -> list[str]:
+    start, brace, rest = written.partition("{")
+    if not brace:
+        return [written]
+    choices, _, end = rest.partition("}")
+    return [f"{start}{choice}{end}" for choice in choices.split(",")]
+
+
+class OutFile(Section):
+    """A file of the data folder."""
+
+    parts: list[Part] = key([], "in order; none for a set that a person has to fetch")
+    rows: int | None = key(None, "number of rows of the version named here")
+    sha256: str | None = key(None, "of the rows, before compression")
+
+
+class DataSet(Section):
+    """A set of public data."""
+
+    about: str
+    licence: str
+    size: float = key(0, "megabytes to download, about")
+    repository: Repository | None = None
+    manual: str | None = key(None, "where a person finds the data, if distilvec cannot fetch it")
+    files: dict[str, OutFile] = key({}, "by path below the data folder")
+
+    def sources(self) -> Iterator[str]:
+        """Yield the repositories and data sets that the files are made of, without repeats."""
+        seen = set[str]()
+        for file in self.files.values():
+            for part in file.parts:
+                source = part.dataset or part.repository or self.repository or ""
+                if source not in seen:
+                    seen.add(source)
+                    yield source
+
+
+@functools.cache
+def data_sets() -> Mapping[str, DataSet]:
+    """Read the table."""
+    path = recipe_folder() / "data" / "public.yaml"
+    entries = {}
+    for name, entry in read_yaml(path, "data", "Install distilvec again.").items():
+        try:
+            entries[name] = DataSet.model_validate(entry)
+        except ValidationError as error:
+            raise invalid("data", str(path), explain(error, DataSet, name)) from None
+    return entries
+
+
+def data_set(name: str) -> DataSet:
+    """The entry of a name; DistilvecError with the nearest name for an unknown one."""
+    entries = data_sets()
+    if name not in entries:
+        raise DistilvecError(
+            f"no data set '{name}'{unknown(name, entries)} `distilvec data list` shows all.", key="data"
+        )
+    return entries[name]
+
+
+def present(entry: DataSet) -> bool:
+    """Whether every file of a set is in a data folder."""
+    return all((data_folder() / file).is_file() for file in entry.files)
+
+
+def how_to_get(path: Path) -> str | None:
+    """The command that fetches a file or folder of the data folder, or its origin; None for any other path."""
+    for name, entry in data_sets().items():
+        for file in entry.files:
+            parts = Path(file).parts
+            folder = parts[:-1]
+            is_file = path.parts[-len(parts) :] == parts
+            is_folder = bool(folder) and path.parts[-len(folder) :] == folder
+            if is_file or is_folder:
+                return entry.manual or f"Get it with: distilvec data get {name}"
+    return None
+
+
+# -- rows of published files -------------------------------------------------------------------------------------------
 
 
 class Unusable(DistilvecError):
@@ -30,16 +169,13 @@ _LONGEST_FIELD = 1 << 30
 
 
 def rows_of_files(part: Part, files: Files) -> Iterator[Row]:
-    """The rows of a part's files, cleaned, with its constant columns.
-
-    Errors: DistilvecError with the files, for content that is not of the part's format.
-    """
+    """The rows of a part's files, cleaned, with its constant columns."""
     rows = _rows(part, files) if part.names is None else _rows_by_name(part, files)
     yield from _finished(part, rows, ", ".join(files))
 
 
 def rows_of_dataset(part: Part, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """The rows of a part from those of a Hugging Face data set. Errors: see `rows_of_files`."""
+    """The rows of a part from those of a Hugging Face data set."""
     yield from _finished(part, (_named(part, row) for row in rows), str(part.dataset))
 
 
@@ -51,9 +187,9 @@ def _rows_by_name(part: Part, files: Files) -> Iterator[Row]:
     """The rows of tables whose files' names have columns, such as a language; other files are left out."""
     tables: dict[tuple[tuple[str, str], ...], dict[str, Path]] = {}
     for name, path in files.items():
-        found = re.search(part.names or "", name)
-        if found:
-            columns = tuple(found.groupdict().items())
+        match = re.search(part.names or "", name)
+        if match:
+            columns = tuple(match.groupdict().items())
             tables.setdefault(columns, {})[name] = path
     for columns, table in tables.items():
         for row in _rows(part, table):
@@ -209,12 +345,12 @@ def _smart(part: Part, files: Files) -> Iterator[Row]:
     """Records of the SMART system: `.I` begins one, `.T`, `.W` and others its fields."""
     for path in files.values():
         records = re.split(r"(?m)^\.I[ \t]+(\d+)", path.read_text(encoding=part.encoding))[1:]
-        for number, (key, record) in enumerate(zip(records[::2], records[1::2], strict=True), 1):
+        for number, (identifier, record) in enumerate(zip(records[::2], records[1::2], strict=True), 1):
             fields = re.split(r"(?m)^\.([A-HJ-Z])[ \t]*\n", record)[1:]
             cells = {"T": "", "W": ""}
             for name, text in zip(fields[::2], fields[1::2], strict=True):
                 cells[name] = f"{cells.get(name, '')} {text}"
-            yield _named(part, {**cells, "I": key, "number": str(number)})
+            yield _named(part, {**cells, "I": identifier, "number": str(number)})
 
 
 def _squad(part: Part, files: Files) -> Iterator[Row]:
@@ -243,14 +379,14 @@ def _wordnet(part: Part, files: Files) -> Iterator[Row]:
     for path in files.values():
         with _text(part, path) as file:
             synsets = yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        for key, synset in synsets.items():
+        for synset_id, synset in synsets.items():
             if part.rows == "examples":
                 for example in synset.get("example", ()):
                     yield {"text": example if isinstance(example, str) else example["text"]}
                 continue
             definition = "; ".join(synset["definition"])
             for word in synset["members"]:
-                yield {"word": word, "pos": kinds[key[-1]], "definition": definition, "synset": key}
+                yield {"word": word, "pos": kinds[synset_id[-1]], "definition": definition, "synset": synset_id}
 
 
 READERS: dict[str, Callable[[Part, Files], Iterator[Row]]] = {

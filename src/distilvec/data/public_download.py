@@ -1,4 +1,9 @@
-"""Get a public data set into the data folder: download, convert, check, note the licence."""
+"""Get a public data set into the data folder: download, convert, check, note the licence.
+
+A download is streamed, resumed where it broke off, retried, and limited in size. It is not huggingface_hub's http_get,
+which the package has as well: that keeps up to 10 MB in memory before it writes them, so a broken connection loses most
+files whole, and it has no limit on the size.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ import hashlib
 import json
 import re
 import tarfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,15 +22,13 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError, about, creating, first_line
 from distilvec.core.files import locked, read_json, remove, scratch, sync, write_json
-from distilvec.core.log import log
-from distilvec.data.public.convert import Row, Unusable, rows_of_dataset, rows_of_files
-from distilvec.data.public.download import download
-from distilvec.data.public.table import DataSet, OutFile, Part, data_set
+from distilvec.core.log import log, progress
+from distilvec.data.public_table import DataSet, OutFile, Part, Row, Unusable, data_set, rows_of_dataset, rows_of_files
 from distilvec.data.readers import read_dataset
 
 RAW = "https://raw.githubusercontent.com"
@@ -32,13 +36,17 @@ ARCHIVES = "https://codeload.github.com"
 DOWNLOADS = ".downloads"  # below the data folder: files as published, until their set is complete
 NOTES = "LICENCES.json"  # below the data folder: licence and sources of every set
 MAX_UNPACKED = 4_000_000_000  # bytes of the chosen files of an archive
+TRIES = 5  # in a row without a new byte
+PAUSE = 1.0  # seconds before the second try; doubled before each further one
+TIMEOUT = 30.0  # seconds without a byte
+MAX_BYTES = 4_000_000_000
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 
 
 def get(name: str, folder: Path, again: bool = False) -> list[Path]:
     """Get the files of a data set that `folder` lacks, with `again` all of them; return their paths.
 
     A file appears whole and checked, or not at all. What was downloaded when a host failed is kept for the next call.
-    Errors: DistilvecError for an unknown name, a host that fails, and content that is not the expected one.
     """
     entry = data_set(name)
     if entry.manual:
@@ -51,7 +59,7 @@ def get(name: str, folder: Path, again: bool = False) -> list[Path]:
             files = {folder / path: file for path, file in entry.files.items()} if again else _missing(entry, folder)
             if files:
                 log(f"{name}: {entry.about}. Licence: {entry.licence}. About {entry.size:g} MB to download.")
-                _fetch(name, entry, files, folder)
+                _make_files(name, entry, files, folder)
     return [folder / path for path in entry.files]
 
 
@@ -60,14 +68,14 @@ def _missing(entry: DataSet, folder: Path) -> dict[Path, OutFile]:
     return {folder / path: file for path, file in entry.files.items() if not (folder / path).exists()}
 
 
-def _fetch(name: str, entry: DataSet, missing: Mapping[Path, OutFile], folder: Path) -> None:
+def _make_files(name: str, entry: DataSet, missing: Mapping[Path, OutFile], folder: Path) -> None:
     """Make the missing files, then note the licence."""
     downloads = folder / DOWNLOADS / name
     downloads.mkdir(exist_ok=True)
     try:
         with about("--out", folder):
             for path, file in missing.items():
-                _make(name, entry, file, path, downloads)
+                _make_file(name, entry, file, path, downloads)
     except Unusable:  # downloaded again, the files may be the expected ones
         remove(downloads)
         raise
@@ -93,7 +101,7 @@ def _by_hand(entry: DataSet, folder: Path) -> str:
     )
 
 
-def _make(name: str, entry: DataSet, file: OutFile, path: Path, downloads: Path) -> None:
+def _make_file(name: str, entry: DataSet, file: OutFile, path: Path, downloads: Path) -> None:
     """Write one file of a set, whole, or not at all."""
     rows = chain.from_iterable(_rows(entry, part, downloads) for part in file.parts)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -225,3 +233,116 @@ def _natural(name: str) -> list[tuple[bool, int, str]]:
         is_number = text.isdecimal()
         parts.append((is_number, int(text) if is_number else 0, text))
     return parts
+
+
+# -- download ----------------------------------------------------------------------------------------------------------
+
+
+class _RefusedDownload(Exception):
+    """An answer that another try would not change."""
+
+
+class _TransientFailure(Exception):
+    """A failure that may be gone a moment later."""
+
+
+def download(url: str, path: Path, max_bytes: int = MAX_BYTES) -> None:
+    """Write what `url` holds to `path`.
+
+    Bytes arrive in `path` with `.part` at the end, which a later call continues if the host says that it still has the
+    same file: by the ETag of the first bytes. Broken connections, missing bytes and busy hosts are tried again, with
+    growing pauses.
+    """
+    part = path.with_name(f"{path.name}.part")
+    failures = 0  # since the last new byte
+    while True:
+        size_before = _size(part)
+        try:
+            with about("data", part):
+                _fetch_rest(url, part, max_bytes)
+            part.replace(path)
+            _forget(part)
+            return
+        except _RefusedDownload as error:
+            _forget(part)
+            raise DistilvecError(f"{url}: {error}.", key="data") from None
+        except _TransientFailure as error:
+            failures += 1
+            if _size(part) > size_before:
+                failures = 1
+            if failures >= TRIES:
+                problem = f"{url} cannot be downloaded after {TRIES} tries ({first_line(error)})."
+                raise DistilvecError(problem, key="data") from error
+            time.sleep(PAUSE * 2 ** (failures - 1))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _etag_file(part: Path) -> Path:
+    """The file with the ETag of the bytes in `part`."""
+    return part.with_name(f"{part.name}.etag")
+
+
+def _forget(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    _etag_file(part).unlink(missing_ok=True)
+
+
+def _fetch_rest(url: str, part: Path, max_bytes: int) -> None:
+    """Append the missing bytes of `url` to `part`."""
+    import httpx2
+
+    from distilvec.remote.client import http_client
+
+    etag = _etag_file(part).read_text(encoding="latin-1") if _etag_file(part).exists() else ""
+    done = _size(part) if etag else 0
+    headers = {"Accept-Encoding": "identity"}  # or the bytes of Content-Length and Range are not those of the file
+    if done:
+        headers |= {"Range": f"bytes={done}-", "If-Range": etag}
+    try:
+        with about("data"):
+            client = http_client(connections=1, timeout=TIMEOUT, follow_redirects=True)
+        with client, client.stream("GET", url, headers=headers) as answer:
+            if answer.status_code == 416:  # the file has no byte after `done`: the part is of another file
+                _forget(part)
+                raise _TransientFailure("the part of an earlier download does not fit")
+            if answer.status_code in _TRANSIENT:
+                raise _TransientFailure(f"status {answer.status_code}")
+            if not answer.is_success:
+                raise _RefusedDownload(f"status {answer.status_code} ({answer.reason_phrase})")
+            new_etag = answer.headers.get("ETag", "")
+            if answer.status_code == 206:
+                is_rest = answer.headers.get("Content-Range", "").startswith(f"bytes {done}-")
+                if not is_rest or new_etag not in (etag, ""):  # the host ignores If-Range
+                    _forget(part)
+                    raise _TransientFailure("the host has another file now")
+            else:  # the whole file: another one, or the host knows no ranges
+                done = 0
+                _forget(part)
+                if new_etag and not new_etag.startswith("W/"):  # a weak one may stand for other bytes
+                    _etag_file(part).write_text(new_etag, encoding="latin-1")
+            length = answer.headers.get("Content-Length", "")
+            total = done + int(length) if length.isdecimal() else None
+            if total is not None and total > max_bytes:
+                raise _RefusedDownload(f"{total:,} bytes, more than the {max_bytes:,} allowed")
+            _write_chunks(answer.iter_raw(), url, part, done, total, max_bytes)
+    except httpx2.HTTPError as error:
+        raise _TransientFailure(f"{type(error).__name__}: {first_line(error)}") from error
+
+
+def _write_chunks(chunks: Iterator[bytes], url: str, part: Path, done: int, total: int | None, max_bytes: int) -> None:
+    name = unquote(url.rpartition("/")[2])[:40]
+    with (
+        part.open("ab" if done else "wb") as file,
+        progress(f"downloading {name}", total or 0, "bytes", done) as advance,
+    ):
+        for chunk in chunks:
+            done += len(chunk)
+            if done > max_bytes:
+                raise _RefusedDownload(f"more than {max_bytes:,} bytes")
+            file.write(chunk)
+            advance(done)
+    if total is not None and done != total:
+        raise _TransientFailure(f"{done:,} of {total:,} bytes")

@@ -1,1 +1,1 @@
-"""The documentation site: pages made from docstrings, schema, recipes and results, and the check of code blocks."""
+"""The documentation site: pages that are made of docstrings, schema, recipes and results, links and equations."""

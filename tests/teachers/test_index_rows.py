@@ -119,7 +119,7 @@ def test_a_dotted_name_reaches_a_field(kind, tmp_path):
     keep = [row for row in range(60) if row != 5]
     expect(read(section, tmp_path), [TEXTS[row] for row in keep], VECTORS[keep])
     assert about(section, tmp_path)["left_out"] == {"without a text": {"rows": 1, "first": "5"}}
-    with refused("teacher.vectors", "'doc.txt'"):
+    with refused("teacher.columns", "'doc.txt'"):
         read(section.model_copy(update={"columns": {**columns, "text": "doc.txt"}}), tmp_path)
 
 

@@ -22,7 +22,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.job import training_fingerprint
 from distilvec.pipeline.prepare import check_shards
 from distilvec.pipeline.run import run
-from distilvec.train.metrics import read_metrics
+from distilvec.train.metrics import TEXTS, read_metrics
 
 BATCHES = {"train__gradient_accumulation_steps": 3, "train__gradient_steps": 5, "train__max_grad_norm": 0.5}
 LLM = {"student__model": "qwen3", "student__pooling": "lasttoken"}
@@ -92,6 +92,8 @@ def test_weights_state_and_metrics_are_those_of_whole_weights(trained, root, nam
     assert first[0] == second[0] and [line["step"] for line in first] == [line["step"] for line in second]
     for one_line, two_line in zip(first, second, strict=True):
         same = {key: value for key, value in one_line.items() if "_per_second" not in key and "wait" not in key}
+        for text in set(TEXTS) & set(same):
+            assert two_line[text] == same.pop(text)
         assert {key: two_line[key] for key in same} == pytest.approx(same, rel=1e-3, abs=1e-5)
 
 

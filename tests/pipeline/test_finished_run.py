@@ -20,6 +20,7 @@ from distilvec.pipeline import finished_run
 from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
 from distilvec.report.values import Report, Verdict
 from distilvec.train.metrics import Metric
+from distilvec.verbs.distill.screens import numbers
 from distilvec.verbs.opened_run import Run
 
 
@@ -64,6 +65,16 @@ def test_the_lines_at_the_prompt(tmp_path):
     bare = repr(made(tmp_path, labelled, page=False, scores={}, verdict=None, failures=[failure]))
     assert "accuracy" in bare and "verdict" not in bare and "report.html" not in bare
     assert "not scored task 'mini' (teacher): no file." in bare
+
+
+def test_the_last_screen_has_the_watched_metric(tmp_path):
+    """Whatever it is called."""
+    (tmp_path / "labelled").mkdir()
+    metrics = {"macro_f1": 0.5, "untrained_macro_f1": 0.25}
+    labelled = RunRecord(metrics=metrics, watched=Metric("macro_f1", 0.5, higher_is_better=True))
+    assert numbers(made(tmp_path)) == ["distance 0.250 (0.900 before training)"]
+    assert numbers(made(tmp_path / "labelled", labelled)) == ["macro f1 0.500 (0.250 before training)"]
+    assert numbers(made(tmp_path / "labelled", RunRecord())) == []
 
 
 def test_the_reports_words_on_a_terminal(tmp_path, monkeypatch):

@@ -28,7 +28,7 @@ HELPS = 1.0  # percent that the teacher's documents add
 FAR = 10.0  # percent of the teacher's score that its documents cost
 LOWER = 1.0  # points that a teacher may be below its student
 FAR_BELOW = 10.0  # points that a student is below its teacher on labels, from which a larger one is worth its size
-STILL = 0.005  # share by which the last validation was better than the one before
+STILL = 0.005  # share by which the last validation was better than the one before; set for the distance
 NEARER = 0.04  # share by which texts that were trained on are nearer to the teacher than new ones
 KEPT = 99.0  # percent of the student's own score that a smaller vector keeps
 RIDGE = "start the new linear layer from a regression on the teacher's vectors (student.start=ridge)"

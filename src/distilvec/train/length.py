@@ -16,7 +16,8 @@ MOST_PASSES = 30
 EXAMPLES_SEEN = 50_000
 FEWEST_LABELLED_PASSES = 3
 
-FLAT = 0.005  # the share by which the distance has to fall to count as an improvement
+# The share by which the watched metric has to become better to count as an improvement. It was set for the distance.
+FLAT = 0.005
 FLAT_VALIDATIONS = 3  # in a row without an improvement, after which the decay begins
 # Validations closer together than this share of all steps cannot show an improvement of FLAT in a training that is fine
 CLOSEST_JUDGED = 0.05

@@ -28,7 +28,7 @@ VALIDATION_SHARE = 0.05  # of the training time that validations between epochs 
 BACKWARD = 3  # a training step costs about three forward passes, a validation one
 TEXTS_AT_START = 256  # training texts on which the start is compared with the teacher
 SAME_VECTORS = 0.005  # a model without the tokens that the texts do not use, with rounding
-BEHIND = 0.05  # by this share worse than at the start is worse by more than chance
+BEHIND = 0.05  # by this share worse than at the start is worse by more than chance; set for the distance
 SLOWER = 0.25  # of the rate, after each return to the start
 RETURNS = 2
 # A validation soon after a return says nothing: an epoch may end a few steps later, and the way has only begun.

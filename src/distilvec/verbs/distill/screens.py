@@ -35,7 +35,7 @@ def show_end(run: FinishedRun) -> None:
 
 
 def numbers(run: FinishedRun) -> list[str]:
-    """Return the numbers of the last screen: overlap@10, size, speed and distance, as far as they are known."""
+    """Return the numbers of the last screen: overlap@10, size, speed and the watched metric, as far as known."""
     lines = []
     judgement = run.record.overlap
     if judgement is not None and judgement.share is not None:
@@ -46,11 +46,11 @@ def numbers(run: FinishedRun) -> list[str]:
         lines.append(f"{verdict.smaller:.1f}x smaller")
     if verdict.speedup is not None:
         lines.append(f"{verdict.speedup:.1f}x faster")
-    distance = run.validation.get("distance")
-    start = run.validation.get("untrained_distance")
-    if distance is not None:
+    watched = run.record.watched
+    if watched is not None:
+        start = run.validation.get(f"untrained_{watched.name}")
         before = "" if start is None else f" ({start:.3f} before training)"
-        lines.append(f"distance {distance:.3f}{before}")
+        lines.append(f"{watched.title} {watched.value:.3f}{before}")
     return lines
 
 

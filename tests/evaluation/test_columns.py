@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import pytest
 from refusals import refused
 
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import EvaluationSection
-from distilvec.config.score_columns import SCORE_COLUMNS, columns_with
+from distilvec.config.score_columns import SCORE_COLUMNS, ScoredModel, columns_with
 from distilvec.evaluation.columns import make_columns
 
 
@@ -19,12 +20,12 @@ class Model:
     dim: int = 4
 
 
-STUDENT, TEACHER, UNTRAINED, PROJECTED = Model("student"), Model("teacher"), Model("untrained"), Model("projected")
+MODELS = {name: Model(name) for name in get_args(ScoredModel)}
+STUDENT, TEACHER, UNTRAINED = MODELS["student"], MODELS["teacher"], MODELS["untrained"]
 
 
 def test_every_column_there_are_models_for():
-    models = {"student": STUDENT, "teacher": TEACHER, "untrained": UNTRAINED, "projected": PROJECTED}
-    columns = make_columns(models)
+    columns = make_columns(MODELS)
     assert list(columns) == list(SCORE_COLUMNS)
     assert columns["asymmetric"] == columns["mixed"] == (STUDENT, TEACHER)
     assert columns["untrained_asymmetric"] == (UNTRAINED, TEACHER)
@@ -40,11 +41,15 @@ def test_two_models_need_one_space(dim, in_teacher_space):
 def test_the_recipe_takes_the_names_and_no_others():
     section = section_of(EvaluationSection, "evaluation", {"columns": list(SCORE_COLUMNS)})
     assert section.columns == list(SCORE_COLUMNS)
-    assert EvaluationSection().columns == ["teacher", "untrained", "student", "projected", "asymmetric"]
+    by_default = EvaluationSection().columns
+    assert by_default == [name for name in SCORE_COLUMNS if SCORE_COLUMNS[name].by_default]
+    assert {"teacher", "untrained", "student", "projected", "asymmetric"} <= {*by_default}
     with refused("evaluation.columns.0", "asymmetric"):
         section_of(EvaluationSection, "evaluation", {"columns": ["asymetric"]})
 
 
 def test_columns_with_a_model():
-    assert columns_with("untrained") == {"untrained", "untrained_asymmetric"}
-    assert columns_with("teacher") == {"teacher", "asymmetric", "untrained_asymmetric", "mixed"}
+    assert {"untrained", "untrained_asymmetric"} <= columns_with("untrained")
+    assert {"teacher", "asymmetric", "untrained_asymmetric", "mixed"} <= columns_with("teacher")
+    for name in ("teacher", "student", "projected", "asymmetric", "mixed"):
+        assert name not in columns_with("untrained")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from samples import make_texts
 
+from distilvec.config.score_columns import SCORE_COLUMNS, ScoreColumn
 from distilvec.pipeline import evaluate as evaluation
 from distilvec.pipeline.overview import PerToken, measure_rate, measured_rows
 from distilvec.pipeline.resolve import resolve
@@ -109,6 +110,18 @@ def test_the_plan_counts_the_queries_that_search_the_teachers_documents(tiny_rec
     assert re.fullmatch(rf"{counts}: about \d+ s", words), words
     alone = resolve(tiny_recipe(**changes | {"evaluation__columns": ["teacher"]}), tmp_path / "run")
     assert "  with the student" not in dict(make_plan(alone))
+
+
+def test_the_plan_follows_the_table_of_columns(tiny_recipe, suite, tmp_path, monkeypatch):
+    """Also those that nobody has thought of yet."""
+    new = (ScoreColumn("searched", "teacher", "student"), ScoreColumn("copy", "untrained", "untrained"))
+    columns = SCORE_COLUMNS | {column.name: column for column in new}
+    monkeypatch.setattr("distilvec.verbs.plan.plan.SCORE_COLUMNS", columns)
+    job = resolve(tiny_recipe(evaluation__suite=suite), tmp_path / "run")
+    job.recipe.evaluation.columns[:] = ["teacher", "projected", "searched", "copy"]
+    words = dict(make_plan(job))["  with the student"]
+    counts = rf"50 texts, 1 times \(copy\); {DOCUMENTS} texts, 1 times \(searched\)"
+    assert re.fullmatch(rf"{counts}: about \d+ s", words), words
 
 
 def test_a_plan_without_a_suite_has_no_evaluation(tiny_recipe, tmp_path, shared_cache):

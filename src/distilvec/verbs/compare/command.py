@@ -13,6 +13,7 @@ from distilvec.cli.options import (
     option,
 )
 from distilvec.cli.output import write_result
+from distilvec.config.score_columns import SCORE_COLUMNS
 from distilvec.core.extras import require_extra
 from distilvec.core.files import check_output_folder, make_parents, write_file
 
@@ -20,7 +21,7 @@ from distilvec.core.files import check_output_folder, make_parents, write_file
 def compare(
     runs: Annotated[list[Path], argument("Run folders, or folders of sweeps.")],
     reference: Annotated[str | None, option("The run that others are compared with; the first by default.")] = None,
-    column: Annotated[str, option("student, asymmetric, projected, mixed, untrained or teacher.")] = "student",
+    column: Annotated[str, option(f"One of {', '.join(SCORE_COLUMNS)}.")] = "student",
     out: Annotated[Path | None, option("Write a page here, and its figures in a folder next to it.")] = None,
     markdown: Annotated[Path | None, option("Write the leaderboard as Markdown.")] = None,
     json_file: JsonFile = None,

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.alignment.store import AlignmentStore
 from distilvec.config.presets import find_preset
 from distilvec.config.schema import Role
-from distilvec.config.score_columns import SCORE_COLUMNS, columns_with
+from distilvec.config.score_columns import SCORE_COLUMNS, ScoreColumn, columns_with
 from distilvec.core.errors import about
 from distilvec.core.files import folder_bytes
 from distilvec.core.info import UNLIMITED
@@ -63,6 +63,8 @@ from distilvec.vocabulary.compare import parameter_counts
 SIZES = {"100 M": 10**8, "1 B": 10**9}  # texts like those of the corpus
 KEY_BYTES = 20  # of memory a text, in the process that fills or reads a cache
 LONGER = 1.5  # a rate holds for texts up to so many times as long
+Side = Literal["queries", "documents"]
+SIDES: tuple[Side, Side] = ("queries", "documents")  # of a search
 Lines = list[list[str]]  # rows of a name and a value; the name of a detail begins with two spaces
 
 
@@ -340,14 +342,17 @@ def _judgement_line(job: Job, tokens: TokenStore, model: SentenceTransformer) ->
     ]
 
 
-def evaluation_texts(tasks: Sequence[Task], documents: bool = True) -> dict[Role, list[str]]:
-    """Distinct texts that a model embeds for all tasks, by role; with or without the `documents` of searches."""
+def evaluation_texts(tasks: Sequence[Task], sides: Sequence[Side] = SIDES) -> dict[Role, list[str]]:
+    """Distinct texts that a model embeds for all tasks, by role.
+
+    `sides`: the sides of a search on which the model stands. Other tasks are its own where it has the queries.
+    """
     by_role: dict[Role, dict[str, None]] = {}
     for task in tasks:
-        first, second = embedded_texts(task)
-        is_embedded_by_another = isinstance(task, RetrievalTask) and not documents
-        for role, texts in (first,) if is_embedded_by_another else (first, second):
-            by_role.setdefault(role, {}).update(dict.fromkeys(texts))
+        is_search = isinstance(task, RetrievalTask)
+        for side, (role, texts) in zip(SIDES, embedded_texts(task), strict=True):
+            if (side if is_search else "queries") in sides:
+                by_role.setdefault(role, {}).update(dict.fromkeys(texts))
     return {role: list(texts) for role, texts in by_role.items()}
 
 
@@ -379,23 +384,24 @@ def student_evaluation(job: Job, student: SentenceTransformer) -> str | None:
     """What models of the student's size embed for the evaluation, and how long that takes; None for nothing."""
     section = job.recipe.evaluation
     checkpoints = job.recipe.train.keep_students
-    models: list[str] = [name for name in ("untrained", "student") if name in section.columns]
-    if "projected" in section.columns and trains_projection(job):
-        models.append("projected")
+    models = [column.name for column in _scored_columns(job) if len(column.models) == 1 and column.queries != "teacher"]
     times = len(models)
     if checkpoints and "margin" in section.parts:
         models.append(f"{checkpoints} saved checkpoints")
         times += checkpoints
-    searching = _columns_with_teacher(job)
+    groups: list[tuple[list[str], int, Sequence[Side]]] = [(models, times, SIDES)]
+    for side in SIDES:
+        columns = _columns_of_one_side(job, side)
+        groups.append((columns, len(columns), [side]))
 
     parts = []
     seconds = 0.0
     model = ModelEmbedder(student, "student", section.batch_tokens, job.teacher.info.prompts)
-    for names, repeats, documents in ((models, times, True), (searching, len(searching), False)):
+    for names, repeats, sides in groups:
         if not names:
             continue
         texts = []
-        for role, role_texts in evaluation_texts(job.tasks, documents).items():
+        for role, role_texts in evaluation_texts(job.tasks, sides).items():
             prompt = model.prompts.get(role, "")
             texts += [prompt + text for text in role_texts]
         rate, lengths = embedding_rate(model, texts)
@@ -404,18 +410,28 @@ def student_evaluation(job: Job, student: SentenceTransformer) -> str | None:
     return f"{'; '.join(parts)}: about {duration(seconds)}" if parts else None
 
 
-def _columns_with_teacher(job: Job) -> list[str]:
-    """Return the columns in which a model of the student's size embeds queries, and the teacher documents.
+def _scored_columns(job: Job) -> list[ScoreColumn]:
+    """Return the columns that the recipe names and that there will be models for."""
+    columns = [SCORE_COLUMNS[name] for name in SCORE_COLUMNS if name in job.recipe.evaluation.columns]
+    if trains_projection(job):
+        return columns
+    return [column for column in columns if "projected" not in column.models]
 
-    Without those of a model that has a column of its own, for which it embeds the same queries.
+
+def _columns_of_one_side(job: Job, side: Side) -> list[str]:
+    """Return the columns of two models in which one of the student's size embeds this side of a search alone.
+
+    Without those of a model that has a column of its own, for which it embeds the same texts.
     """
     if not job.in_teacher_space or job.context.student_dim != job.teacher.info.dim:
         return []
-    columns = job.recipe.evaluation.columns
+    columns = _scored_columns(job)
+    alone = {column.queries for column in columns if len(column.models) == 1}
     names = []
-    for name, column in SCORE_COLUMNS.items():
-        if name in columns and len(column.models) > 1 and column.queries not in columns:
-            names.append(name)
+    for column in columns:
+        model = column.queries if side == "queries" else column.documents
+        if len(column.models) > 1 and model != "teacher" and model not in alone:
+            names.append(column.name)
     return names
 
 

@@ -15,6 +15,7 @@ from distilvec.cli.layout import GROUPS
 from distilvec.config import builtin
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import moved_text, recipe_schema
+from distilvec.config.score_columns import SCORE_COLUMNS
 
 VERBS = [name for names in GROUPS.values() for name in names]
 IN_GROUPS = [["recipes", name] for name in ("show", "copy", "schema")]
@@ -55,6 +56,11 @@ def test_help_ends_with_a_command_that_parses(verb, capsys):
         words = line.partition(" > ")[0].split()
         assert words[: 1 + len(verb)] == ["distilvec", *verb]
         assert_parses(words[1:])
+
+
+def test_compare_names_every_column_of_scores(capsys):
+    found = printed(capsys, "compare", "--help").split()
+    assert SCORE_COLUMNS.keys() <= {word.strip(",.") for word in found}
 
 
 def assert_parses(words):

@@ -29,7 +29,8 @@ EXPECTED = {"stsb": 82.03, "sts13": 80.60, "mrpc": 83.69}
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_minilm_reaches_its_published_figures(minilm, name):
+def test_minilm_reaches_its_published_figures(minilm, name, monkeypatch):
+    monkeypatch.setenv("DISTILVEC_DATA", str(DATA))
     model, memo = minilm
     assert score_tasks([loaded(name)], model, memo=memo)[0].value == pytest.approx(EXPECTED[name], abs=0.01)
 

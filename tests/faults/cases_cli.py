@@ -133,7 +133,7 @@ def _(world: World) -> list[str]:
     return ["recipes", "show", "absent.yaml"]
 
 
-@case("recipes-verb-mistyped", key="recipes")
+@case("recipes-verb-mistyped", key=None, status=2)
 def _(world: World) -> list[str]:
     return ["recipes", "shcema"]
 

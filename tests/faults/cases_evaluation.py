@@ -265,7 +265,7 @@ def _(world: World) -> list[str]:
     return ["speed", str(world.model), "--json", "notes/speed.json"]
 
 
-@case("recipes-unknown-action", key="recipes")
+@case("recipes-unknown-action", key=None, status=2)
 def _(world: World) -> list[str]:
     return ["recipes", "hide"]
 

@@ -90,8 +90,9 @@ for _verb in WRITERS:
 
 def _full(verb: str) -> None:
     option, line = WRITERS[verb]
+    key = "disk" if verb in ("evaluate", "run") else option  # the message has the file
 
-    @case(f"{verb}-to-a-full-disk", key=option)
+    @case(f"{verb}-to-a-full-disk", key=key)
     def _(world: World) -> list[str]:
         place = small_disk(world, "place", 256)
         world.file("place/kept.txt")

@@ -954,7 +954,7 @@ def test_column_errors_name_the_option_that_was_typed(table, tiny_model, tmp_pat
     for name in (*USUAL_NAMES["text"], "embedding", "vector", "embeddings", "vectors"):
         assert name in problem
     assert "teacher_embedding_final" not in problem and "columns:" not in problem and "teacher." not in problem
-    assert problem.endswith("Name yours, as in text=NAME, embedding=NAME.")
+    assert problem.endswith("Name yours, as in text=NAME, embedding=NAME, or rename the columns.")
     assert run_command([*command, "--column", "text=chunk_txt", "--column", "embedding=dense"]) == 2
     problem = capsys.readouterr().err
     assert "did you mean 'chunk_text'" in problem and "[--column]" in problem

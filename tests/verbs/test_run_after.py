@@ -65,7 +65,7 @@ def test_a_variant_that_is_not_there_is_named(recipe, capsys):
     text = Path(recipe).read_text().replace("after: first", "after: frist")
     Path(recipe).write_text(text)
     assert run_command(["run", recipe, "--variant", "second"]) == 2
-    assert "[variant]" in capsys.readouterr().err
+    assert "[--variant]" in capsys.readouterr().err
 
 
 class Killed(BaseException):

@@ -256,7 +256,7 @@ def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkey
     batches = ModelEmbedder.batches
 
     def batches_of(self, texts, *arguments, **options):
-        if self.files.model == members[0].recipe.teacher.model:  # students are read by it as well
+        if self.files.model.name == members[0].recipe.teacher.model:  # students are read by it as well
             embedded.extend(texts)
         return batches(self, texts, *arguments, **options)
 

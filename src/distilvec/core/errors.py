@@ -161,6 +161,8 @@ def user_error(error: BaseException) -> DistilvecError | None:
             problem.look_up(names)
         problem.problem = hidden(problem.problem)
         problem.fix = hidden(problem.fix)
+        if isinstance(error, Exception) and noted_key(error):
+            _note(error, problem.key)  # it may be raised again as it is, and be asked for once more
         _set(error, _SET_BY, ())  # those are done
     return problem
 

@@ -14,7 +14,7 @@ from distilvec.config.base import as_name, check_name
 from distilvec.config.builtin import moved_text, recipe_file
 from distilvec.config.schema import CorpusSection, SourceSection, TaskSection
 from distilvec.config.yaml_dialect import dump_yaml
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.pipeline.claim import recipe_inputs
 from distilvec.verbs.run.sweep import expand_sweep
 
@@ -516,3 +516,10 @@ def test_a_section_that_is_null_can_be_set_by_its_keys():
     assert tree["student"] == {"vocabulary": {"kind": "trim"}} and tree["teacher"] == {"prompts": {"query": "find: "}}
     with refused("train.epochs"):
         recipe.set_key(tree, "train.epochs", 1)
+
+
+@pytest.mark.parametrize("key", [".", ".train.epochs", "..student"])
+def test_a_key_that_begins_with_a_dot_is_named_as_it_was_typed_and_not_below_another(key):
+    with pytest.raises(DistilvecError, match=r"^\[\?") as caught, about("recipe"):
+        recipe.read_overrides([f"{key}=1", f"{key}=2"])
+    assert not caught.value.key.startswith("recipe")

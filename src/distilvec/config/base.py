@@ -48,8 +48,11 @@ def excerpt(value: Any) -> str:
 
 
 def key_text(part: Any) -> str:
-    """A key for the brackets of a message: on one line, short, without brackets of its own."""
-    text = re.sub(r"[\[\]\s]", "?", _CONTROL.sub("?", str(part)[:61]))
+    """A key for the brackets of a message: on one line, short, without brackets of its own.
+
+    Nor does it begin with a dot, by which it would be taken for a relative key (`about`).
+    """
+    text = re.sub(r"[\[\]\s]|^\.+", "?", _CONTROL.sub("?", str(part)[:61]))
     return (text or "''") if len(text) <= 60 else f"{text[:60]}…"
 
 

@@ -193,8 +193,10 @@ class StudentSection(Section):
         if self.is_static:
             self.check_static()
         if self.chooses and (self.config is not None or self.reinitialize is not None):
-            other = "config" if self.config is not None else "reinitialize"
-            raise refused("layers.choose", f"'best' compares trained layers; leave out {other}, or choose 'spread'")
+            weights_key = "config" if self.config is not None else "reinitialize"
+            raise refused(
+                "layers.choose", f"'best' compares trained layers; leave out {weights_key}, or choose 'spread'"
+            )
         return self
 
     @model_validator(mode="after")

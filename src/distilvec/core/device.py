@@ -33,8 +33,8 @@ def fast_bf16(device: str) -> bool:
     """Return whether the hardware multiplies bf16 matrices faster than fp32 ones."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-    return device == "cpu" and any(check is not None and check() for check in known)
+    checks = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return device == "cpu" and any(check is not None and check() for check in checks)
 
 
 def warn_slow_bf16(device: str, instead: str) -> None:

@@ -228,8 +228,8 @@ def _is_absent(output: Any, error: BaseException) -> bool:
     """Whether a model gave no such output; of outputs by name, none at all or not the one that was asked for."""
     if not isinstance(output, dict):
         return output is None
-    asked = error.args[0] if isinstance(error, KeyError) and error.args else None
-    return not output or (asked is not None and asked not in output)
+    missing_name = error.args[0] if isinstance(error, KeyError) and error.args else None
+    return not output or (missing_name is not None and missing_name not in output)
 
 
 def _line(error: BaseException) -> str | None:

@@ -31,9 +31,9 @@ def check_options(name: str, constructor: Callable[..., None], options: dict[str
     The first three parameters (self, context, weights) are not options. A list may be given for a tuple, a whole number
     for a float.
     """
-    known = dict(list(inspect.signature(constructor).parameters.items())[3:])
-    refuse_unknown(options, known, "method.options", f"{name} has no option")
-    for option, parameter in known.items():
+    parameters = dict(list(inspect.signature(constructor).parameters.items())[3:])
+    refuse_unknown(options, parameters, "method.options", f"{name} has no option")
+    for option, parameter in parameters.items():
         required = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
         if required and option not in options:
             raise DistilvecError(
@@ -49,20 +49,22 @@ def check_options(name: str, constructor: Callable[..., None], options: dict[str
             raise option_error(option, value, in_words(kind)) from None
 
 
-def option_error(option: str, found: Any, expected: str) -> DistilvecError:
+def option_error(option: str, value: Any, expected: str) -> DistilvecError:
     """Return the error for a value of `method.options` outside of its range."""
     return DistilvecError(
-        f"found {found!r}; expected {expected}.", "Correct the option.", key=f"method.options.{option}"
+        f"found {value!r}; expected {expected}.", "Correct the option.", key=f"method.options.{option}"
     )
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str], key: str, problem: str) -> None:
-    """Raise the error for the first of `given` that is not `known`, with the most similar known one."""
-    known = list(known)
+def refuse_unknown(given: Iterable[str], allowed_names: Iterable[str], key: str, problem: str) -> None:
+    """Raise the error for the first of `given` that is not among `allowed_names`, with the most similar of these."""
+    allowed_names = list(allowed_names)
     for name in given:
-        if name not in known:
-            hint = nearest(name, known) or "."
-            raise DistilvecError(f"{problem} '{name}'{hint} Known: {', '.join(known) or 'none'}.", key=f"{key}.{name}")
+        if name not in allowed_names:
+            hint = nearest(name, allowed_names) or "."
+            raise DistilvecError(
+                f"{problem} '{name}'{hint} Known: {', '.join(allowed_names) or 'none'}.", key=f"{key}.{name}"
+            )
 
 
 def in_words(kind: Any) -> str:

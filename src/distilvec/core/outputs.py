@@ -148,5 +148,7 @@ def change_tensors(value: Any, change: Callable[[Tensor, int], Tensor], fill: in
         return tuple(change_tensors(each, change, fill) for each in value)
     if is_dataclass(value) and not isinstance(value, type):
         named = {each.name: (getattr(value, each.name), each.metadata.get("fill", 0)) for each in fields(value)}
-        return replace(value, **{name: change_tensors(each, change, own) for name, (each, own) in named.items()})
+        return replace(
+            value, **{name: change_tensors(each, change, field_fill) for name, (each, field_fill) in named.items()}
+        )
     return value

@@ -229,13 +229,13 @@ def build_corpus(
         ingested = _ingest(section.sources, prompts, excluded, excluded_kinds, raw, progress)
         counts = [read.count for read in ingested]
         keep = corpus_files.first_occurrences(open_column(raw / "keys.npy"), progress)
-        found = _find_origins(section, ingested, raw, progress)
+        text_origins = _find_origins(section, ingested, raw, progress)
         ends = list(accumulate(count["candidates"] for count in counts))
         for position, (source, count) in enumerate(zip(section.sources, counts, strict=True)):
             rows = slice(ends[position] - count["candidates"], ends[position])
-            count["duplicates"] = int(np.count_nonzero(~keep[rows] & (found.kinds[rows] == 0)))
+            count["duplicates"] = int(np.count_nonzero(~keep[rows] & (text_origins.kinds[rows] == 0)))
             _exclude(
-                found.kinds[rows], list(excluded), keep[rows], count
+                text_origins.kinds[rows], list(excluded), keep[rows], count
             )  # a view: what is left out there, is in `keep`
             seed = np.random.PCG64([section.seed, position])
             _apply_limit(source, keep[rows], count, np.random.Generator(seed))
@@ -245,10 +245,10 @@ def build_corpus(
         totals["excluded_as"] = {}
         for kind in dict.fromkeys(excluded_kinds.values()):
             totals["excluded_as"][kind] = sum(count[kind] for count in counts)
-        origins = np.unique(found.numbers[keep], return_inverse=True)[1]
-        totals["origins"] = 1 if found.is_single else int(origins.max(initial=-1)) + 1
+        origins = np.unique(text_origins.numbers[keep], return_inverse=True)[1]
+        totals["origins"] = 1 if text_origins.is_single else int(origins.max(initial=-1)) + 1
         _check_rows(section, totals)
-        drawn = _draw_validation(section, origins, found.is_common[keep])
+        drawn = _draw_validation(section, origins, text_origins.is_common[keep])
         if not drawn.any():  # one document has more than half of the texts, and what others have is common
             totals["origins"] = 1
             origins = np.arange(len(origins))
@@ -264,7 +264,7 @@ def build_corpus(
         totals["train"] = int(np.count_nonzero(~drawn))
         totals["holdout"] = int(np.count_nonzero(drawn))
         totals["holdout_origins"] = len(np.unique(origins[drawn]))
-        totals["origins_by"] = found.columns
+        totals["origins_by"] = text_origins.columns
         totals["sources"] = []
         for source, count in zip(section.sources, counts, strict=True):
             outcomes = {outcome: count[outcome] for outcome in _REPORTED}
@@ -274,21 +274,21 @@ def build_corpus(
     return open_or_build(folder, name, "corpus", needed, build, Corpus)
 
 
-def validation_size(asked: int | None, rows: int, key: str = "corpus.validation_rows") -> int:
+def validation_size(size: int | None, rows: int, key: str = "corpus.validation_rows") -> int:
     """The validation part of `rows`: as asked, else one row in 20, at least 10, at most half and 4,096.
 
     Errors: DistilvecError with `key` if more than half are asked for.
     """
-    by_size = min(max(rows // VALIDATION_SHARE, MIN_VALIDATION), MAX_VALIDATION, rows // 2)
-    if asked is None:
-        return by_size
-    if asked > rows // 2:
+    default = min(max(rows // VALIDATION_SHARE, MIN_VALIDATION), MAX_VALIDATION, rows // 2)
+    if size is None:
+        return default
+    if size > rows // 2:
         raise DistilvecError(
-            f"{asked:,} rows are more than half of {rows:,}.",
-            f"Give at most {rows // 2:,}, or leave the key out: {by_size:,} are taken then.",
+            f"{size:,} rows are more than half of {rows:,}.",
+            f"Give at most {rows // 2:,}, or leave the key out: {default:,} are taken then.",
             key=key,
         )
-    return asked
+    return size
 
 
 def validation_line(report: Mapping[str, Any]) -> str:

@@ -58,8 +58,8 @@ class Conditions:
         self.may_lack: set[str] = set()  # columns without which a row is taken as well: null is among their values
         self.missing: dict[str, set[str]] = {}  # allowed values that no row has had yet
         self.others: dict[str, set[str]] = {}  # a few of the values that are not allowed, for a message
-        for name, stated in where.items():
-            values = stated if isinstance(stated, list) else [stated]
+        for name, condition in where.items():
+            values = condition if isinstance(condition, list) else [condition]
             self.allowed[name] = [value for value in values if value is not None]
             if None in values:
                 self.may_lack.add(name)
@@ -88,8 +88,9 @@ class Conditions:
         """A line for each column of which no row had some of the values: most often they are misspelled."""
         for name, values in self.missing.items():
             if values:
-                asked = some_of(map(repr, sorted(values)))
-                yield f"no row has {asked} as '{name}'; found: {some_of(sorted(self.others[name])) or 'no other value'}"
+                missing_values = some_of(map(repr, sorted(values)))
+                other_values = some_of(sorted(self.others[name])) or "no other value"
+                yield f"no row has {missing_values} as '{name}'; found: {other_values}"
 
 
 def read_source(source: SourceSection, position: int) -> Iterator[str]:
@@ -322,8 +323,8 @@ def _values_below(parent: object, name: str, column: str, key: str, where: str) 
         raise DistilvecError(problem, "Name another column.", key=f"{key}.column")
     top = _top_column(name, parent)
     if top is None:
-        found = [f"{place}{inner}" for inner in names_of(parent)]
-        raise DistilvecError(f"{where}: no '{column}'; {_names_line(column, found)}")
+        columns = [f"{place}{inner}" for inner in names_of(parent)]
+        raise DistilvecError(f"{where}: no '{column}'; {_names_line(column, columns)}")
     if top == name:
         return [parent[name]]
     return _values_below(parent[top], name[len(top) + 1 :], column, key, where)

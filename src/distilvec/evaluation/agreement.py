@@ -114,10 +114,11 @@ def ranking_agreement(
     ranks = np.split(_ranks(vectors["teacher"], top["teacher"], compared_documents, task.own), len(others), axis=1)
     agreement = {}
     overlap = {}
-    for name, theirs in zip(others, ranks, strict=True):
+    for name, ranks_by_teacher in zip(others, ranks, strict=True):
         shared = (top[name][:, :, None] == top["teacher"][:, None, :]).any(axis=2)
         overlap[name] = shared.mean(axis=1)
-        tau = _union_tau(_ranks(vectors[name], top[name], top["teacher"], task.own), theirs, shared)
+        ranks_by_model = _ranks(vectors[name], top[name], top["teacher"], task.own)
+        tau = _union_tau(ranks_by_model, ranks_by_teacher, shared)
         means = float(overlap[name].mean()), float(tau.mean())
         agreement[name] = RankingAgreement(*means, float(overlap[name].std()), float(tau.std()))
     values = {name: score_task(task, *pair, memo)[1].predicted for name, pair in models.items()}
@@ -157,13 +158,13 @@ def _listed(
     return RankedQueries(len(task.queries), rows, texts)
 
 
-def _ranks(vectors: Vectors, top: Array, asked: Array, own: Sequence[int]) -> Array:
-    """Ranks from 1 of the `asked` documents [queries, asked] in the model's full ranking, which starts with its `top`.
+def _ranks(vectors: Vectors, top: Array, targets: Array, own: Sequence[int]) -> Array:
+    """Ranks from 1 of documents `targets` [queries, targets] in the model's full ranking, which starts with its `top`.
 
     Queries are taken in blocks of four million scores; only documents outside `top` are counted up to.
     """
     queries, documents, filled = vectors
-    same = asked[:, :, None] == top[:, None, :]
+    same = targets[:, :, None] == top[:, None, :]
     ranks = np.where(same.any(axis=2), same.argmax(axis=2) + 1, 0)
     block = max(1, _SCORES_AT_ONCE // len(documents))
     for start in range(0, len(queries), block):
@@ -174,21 +175,22 @@ def _ranks(vectors: Vectors, top: Array, asked: Array, own: Sequence[int]) -> Ar
             if own and own[query] >= 0:
                 ranking[own[query]] = np.nan
             for slot in np.flatnonzero(ranks[query] == 0):
-                document = asked[query, slot]
+                document = targets[query, slot]
                 before = np.sum(ranking > ranking[document]) + np.sum(ranking[:document] == ranking[document])
                 ranks[query, slot] = top.shape[1] + before + 1
     return ranks
 
 
-def _union_tau(ours: Array, theirs: Array, shared: Array) -> Array:
+def _union_tau(ranks_by_model: Array, ranks_by_teacher: Array, shared: Array) -> Array:
     """Kendall's tau-b of every query over the union of both lists, float64 [queries].
 
-    `ours` are ranks of the teacher's documents, `theirs` of the model's; `shared` are the model's documents that the
+    The model ranks the teacher's documents, the teacher the model's; `shared` are the model's documents that the
     teacher's list has too. One document is full agreement.
     """
-    depth, taus = np.arange(1, ours.shape[1] + 1), np.ones(len(ours))
+    depth, taus = np.arange(1, ranks_by_model.shape[1] + 1), np.ones(len(ranks_by_model))
     for query, common in enumerate(shared):
-        left, right = np.append(ours[query], depth[~common]), np.append(depth, theirs[query][~common])
+        left = np.append(ranks_by_model[query], depth[~common])
+        right = np.append(depth, ranks_by_teacher[query][~common])
         if len(left) > 1:
             taus[query] = kendalltau(left, right, variant="b").statistic
     return taus

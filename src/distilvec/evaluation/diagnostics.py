@@ -136,7 +136,8 @@ def labelled_groups(examples: Examples, test: Labelled) -> list[Group]:
     texts: list[list[Text]] = [[] for _ in examples.classes]
     for parts, label in zip(test.inputs, test.labels.tolist(), strict=True):
         texts[label] += parts
-    return [Group(f"{examples.name}: {name}", own) for name, own in zip(examples.classes, texts, strict=True)]
+    texts_by_class = zip(examples.classes, texts, strict=True)
+    return [Group(f"{examples.name}: {name}", class_texts) for name, class_texts in texts_by_class]
 
 
 def sample(group: Group, count: int) -> list[Text]:
@@ -154,7 +155,8 @@ def experts_report(student: ModelEmbedder, groups: Sequence[Group]) -> Experts |
     if not drawn or not any(type(module).__name__ == "Experts" and module.experts > 1 for module in student.model):
         return None
     prompts = student.prompts
-    mixture = run_mixture(student.model, [_prompted(prompts, group.role, text) for group, own in drawn for text in own])
+    prompted = [_prompted(prompts, group.role, text) for group, texts in drawn for text in texts]
+    mixture = run_mixture(student.model, prompted)
     ends = np.cumsum([len(texts) for _, texts in drawn]).tolist()
     rows = [slice(first, last) for first, last in pairwise([0, *ends])]
     bins = np.searchsorted(LENGTHS, mixture.lengths)

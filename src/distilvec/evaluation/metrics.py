@@ -73,33 +73,33 @@ def best_f1(similarities: Array, positive: Array) -> float:
     return float((2 * true / (true + false + matches)).max())
 
 
-def found_gains(found: Array, documents: int, judged: Array, gains: Array) -> Array:
-    """Gain of every found document, 0 if not judged, float64 [queries, found].
+def found_gains(ranked: Array, documents: int, judged: Array, gains: Array) -> Array:
+    """Gain of every ranked document, 0 if not judged, float64 [queries, ranked].
 
     `judged` int64 [pairs, 2] holds distinct pairs of query row and document row, `gains` [pairs] their gains.
     """
-    table = csr_array((np.asarray(gains, dtype=np.float64), tuple(judged.T)), shape=(len(found), documents))
-    return np.asarray(table[np.arange(len(found))[:, None], found].toarray())
+    table = csr_array((np.asarray(gains, dtype=np.float64), tuple(judged.T)), shape=(len(ranked), documents))
+    return np.asarray(table[np.arange(len(ranked))[:, None], ranked].toarray())
 
 
-def ndcg(found: Array, ideal: Array, k: int) -> Array:
+def ndcg(ranked_gains: Array, ideal: Array, k: int) -> Array:
     """nDCG@k of every query as trec_eval's ndcg_cut: gain (not 2^gain - 1) over log2(rank + 1), float64 [queries].
 
-    `found` [queries, ranks] holds the gains in the order found. `ideal` [queries, judged] holds all gains of a query in
-    any order, padded with 0. A query without a positive gain has 0.
+    `ranked_gains` [queries, ranks] holds the gains in ranking order. `ideal` [queries, judged] holds all gains
+    of a query in any order, padded with 0. A query without a positive gain has 0.
     """
     best = _discounted(-np.sort(-ideal, axis=1), k)
-    return np.asarray(_discounted(found, k) / np.where(best > 0, best, 1))
+    return np.asarray(_discounted(ranked_gains, k) / np.where(best > 0, best, 1))
 
 
-def recall(found: Array, ideal: Array, k: int) -> Array:
+def recall(ranked_gains: Array, ideal: Array, k: int) -> Array:
     """Share of a query's relevant documents (gain above 0) among its first k, float64 [queries]; 0 if it has none."""
-    return np.asarray(np.sum(found[:, :k] > 0, axis=1) / np.maximum(np.sum(ideal > 0, axis=1), 1))
+    return np.asarray(np.sum(ranked_gains[:, :k] > 0, axis=1) / np.maximum(np.sum(ideal > 0, axis=1), 1))
 
 
-def reciprocal_rank(found: Array, k: int) -> Array:
+def reciprocal_rank(ranked_gains: Array, k: int) -> Array:
     """1 / rank of the first relevant document among the first k, 0 if there is none, float64 [queries]."""
-    hits = found[:, :k] > 0
+    hits = ranked_gains[:, :k] > 0
     return np.where(hits.any(axis=1), 1.0 / (np.argmax(hits, axis=1) + 1), 0.0)
 
 

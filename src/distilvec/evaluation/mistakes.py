@@ -81,8 +81,8 @@ def find_mistakes(logits: Array, test: Labelled, classes: Sequence[str]) -> Mist
     by_class = precision_recall_fscore_support(gold, predicted, labels=np.arange(len(classes)), zero_division=0)
     taken = Counter(zip(gold[wrong].tolist(), predicted[wrong].tolist(), strict=True))
     most: dict[int, str] = {}
-    for (own, other), _ in taken.most_common():
-        most.setdefault(own, classes[other])
+    for (true_class, wrong_class), _ in taken.most_common():
+        most.setdefault(true_class, classes[wrong_class])
     lines = []
     for n, (precision, recall, f1, rows) in enumerate(zip(*by_class, strict=True)):
         if rows:
@@ -92,8 +92,8 @@ def find_mistakes(logits: Array, test: Labelled, classes: Sequence[str]) -> Mist
     for n in wrong[np.argsort(-sure[wrong], kind="stable")][:MOST_TEXTS].tolist():
         texts.append(WrongText(_shown(test.inputs[n]), classes[gold[n]], classes[predicted[n]], float(sure[n])))
     confused = []
-    for (own, other), rows in taken.most_common(MOST_CONFUSED):
-        confused.append(ConfusedClasses(classes[own], classes[other], rows))
+    for (true_class, wrong_class), rows in taken.most_common(MOST_CONFUSED):
+        confused.append(ConfusedClasses(classes[true_class], classes[wrong_class], rows))
     return Mistakes(len(gold), len(wrong), sorted(lines, key=lambda line: line.f1), confused, texts)
 
 
@@ -110,8 +110,9 @@ def _mistakes_of_several(logits: Array, test: Labelled, classes: Sequence[str]) 
             lines.append(ClassMistakes(name, int(rows), float(precision), float(recall), float(f1)))
     texts = []
     for row in wrong[np.argsort(-worst_decision[wrong], kind="stable")][:MOST_TEXTS].tolist():
-        own, taken = (_names(classes, chosen[row]) for chosen in (gold, predicted))
-        texts.append(WrongText(_shown(test.inputs[row]), own, taken, float(worst_decision[row])))
+        true_names = _names(classes, gold[row])
+        predicted_names = _names(classes, predicted[row])
+        texts.append(WrongText(_shown(test.inputs[row]), true_names, predicted_names, float(worst_decision[row])))
     return Mistakes(len(gold), len(wrong), sorted(lines, key=lambda line: line.f1), [], texts)
 
 

@@ -327,9 +327,9 @@ def _quiet() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _nearest(name: str, names: Iterable[str]) -> str:
     """Three nearest names, whatever their case."""
-    folded = {other.casefold(): other for other in known}
+    folded = {task.casefold(): task for task in names}
     near = [folded[key] for key in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
     return f"; did you mean {' or '.join(near)}?" if near else ". `mteb available-tasks` lists the names"
 

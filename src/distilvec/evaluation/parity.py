@@ -108,7 +108,7 @@ def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megaby
     candidates, expected_candidates = documents[filled], expected_documents[filled]
     ranked = evenly_spread(len(candidates), RANKED - len(queries))
     candidate_rows = np.cumsum(filled) - 1
-    own = [candidate_rows[row] if row >= 0 else -1 for row in task.own or [-1] * len(queries)]
+    own_rows = [candidate_rows[row] if row >= 0 else -1 for row in task.own or [-1] * len(queries)]
     kept = overlap_by_query(
         np.concatenate([expected_queries, expected_candidates[ranked]]),
         expected_candidates,
@@ -116,7 +116,7 @@ def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megaby
         candidates,
         export.similarity,
         export.similarity,
-        np.array([*own, *ranked]),
+        np.array([*own_rows, *ranked]),
     )
 
     pytorch_score, pytorch_sample = score_task(task, pytorch, pytorch, memo)
@@ -124,8 +124,9 @@ def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megaby
     change = average_interval([(sample, pytorch_sample)])
     labels = None
     if graph.head is not None:
-        expected, labels_found = (one.outputs(task.queries, "query", LOGITS) for one in (pytorch, export))
-        labels = equal_labels(expected, labels_found, several=graph.head.task.kind == "multilabel")
+        pytorch_logits = pytorch.outputs(task.queries, "query", LOGITS)
+        logits = export.outputs(task.queries, "query", LOGITS)
+        labels = equal_labels(pytorch_logits, logits, several=graph.head.task.kind == "multilabel")
 
     inputs = random_tokens(model, 1, min(ROLE_TOKENS["query"], max_length(model)))
     pytorch_seconds, seconds = interleaved([partial(graph.run, inputs), partial(exported.run, inputs)], TIMING)
@@ -149,11 +150,11 @@ def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megaby
     )
 
 
-def equal_labels(expected: Array, found: Array, several: bool) -> float:
+def equal_labels(expected: Array, logits: Array, several: bool) -> float:
     """Return the share of texts [texts, classes] with the same label, or with `several` with the same set of them."""
     if several:
-        return float(((expected > 0) == (found > 0)).all(axis=1).mean())
-    return float((expected.argmax(axis=1) == found.argmax(axis=1)).mean())
+        return float(((expected > 0) == (logits > 0)).all(axis=1).mean())
+    return float((expected.argmax(axis=1) == logits.argmax(axis=1)).mean())
 
 
 def with_documents(task: RetrievalTask, further: RetrievalTask) -> RetrievalTask:

@@ -143,21 +143,22 @@ def _candidates(
     return rows, scores
 
 
-def _merge(rows: Array, scores: Array, found: Array, start: int, count: int) -> tuple[Array, Array]:
-    """The `count` best of the known documents and of a block `found` [queries, block] that begins with row `start`.
+def _merge(rows: Array, scores: Array, block_scores: Array, start: int, count: int) -> tuple[Array, Array]:
+    """The `count` best of the known documents and of a block, `block_scores` [queries, block], from row `start` on.
 
     Once `count` are known, only a score above their lowest can enter: an equal one has the larger row number.
     """
     if rows.shape[1] < count:
-        more_rows, more_scores = np.broadcast_to(start + np.arange(found.shape[1]), found.shape), found
+        more_rows = np.broadcast_to(start + np.arange(block_scores.shape[1]), block_scores.shape)
+        more_scores = block_scores
     else:
-        query, column = np.divmod(np.flatnonzero(found > scores[:, -1:]), found.shape[1])
+        query, column = np.divmod(np.flatnonzero(block_scores > scores[:, -1:]), block_scores.shape[1])
         if not len(query):
             return rows, scores
         slot = np.arange(len(query)) - np.searchsorted(query, query)
-        more_scores = np.full((len(found), int(slot.max()) + 1), -np.inf, dtype=np.float32)
+        more_scores = np.full((len(block_scores), int(slot.max()) + 1), -np.inf, dtype=np.float32)
         more_rows = np.zeros(more_scores.shape, dtype=np.int64)
-        more_scores[query, slot], more_rows[query, slot] = found[query, column], start + column
+        more_scores[query, slot], more_rows[query, slot] = block_scores[query, column], start + column
     rows, scores = np.concatenate([rows, more_rows], axis=1), np.concatenate([scores, more_scores], axis=1)
     order = rank_scores(scores, count)
     return np.take_along_axis(rows, order, axis=1), np.take_along_axis(scores, order, axis=1)

@@ -194,12 +194,14 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
 
 
 def _agreement(
-    student: Embedder, index: TableEmbedder, asked: Sequence[str], found: Array, stored: Array, vectors: Array
+    student: Embedder, index: TableEmbedder, texts: Sequence[str], student_vectors: Array, stored: Array, vectors: Array
 ) -> Agreement:
-    """Compare a student's vectors of stored texts, `found`, with those that are `stored` among all `vectors`."""
+    """Compare a student's vectors of stored texts with those that are `stored` among all `vectors`."""
     model = getattr(student.embedder if isinstance(student, FirstDims) else student, "model", None)
     is_longer, limit = None, None
     if isinstance(model, SentenceTransformer):
         limit = max_length(model)
-        is_longer = longer_texts(model, [student.prompts["document"] + text for text in asked])
-    return compare(found, stored, vectors, lambda rows: index.ids([asked[row] for row in rows]), is_longer, limit)
+        is_longer = longer_texts(model, [student.prompts["document"] + text for text in texts])
+    return compare(
+        student_vectors, stored, vectors, lambda rows: index.ids([texts[row] for row in rows]), is_longer, limit
+    )

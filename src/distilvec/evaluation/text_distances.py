@@ -90,15 +90,15 @@ def text_distances(corpus: Corpus, rows: Array, teacher: Array, student: Array, 
     distance, sources = _distances(teacher, student), np.asarray(corpus.sources[rows])
     by_source = []
     for number, name in enumerate(corpus.source_names):
-        own = distance[sources == number]
-        if len(own):
-            by_source.append(SourceDistance(name, len(own), float(own.mean()), float(own.std())))
+        part = distance[sources == number]
+        if len(part):
+            by_source.append(SourceDistance(name, len(part), float(part.mean()), float(part.std())))
     by_length = []
     for low, high in pairwise(LENGTHS):
-        own = distance[(tokens > low) & (tokens <= high)]
-        if len(own):
+        part = distance[(tokens > low) & (tokens <= high)]
+        if len(part):
             last = min(high, int(tokens.max()))
-            by_length.append(LengthDistance(low + 1, last, len(own), float(own.mean()), float(own.std())))
+            by_length.append(LengthDistance(low + 1, last, len(part), float(part.mean()), float(part.std())))
     return TextDistances(len(rows), float(distance.mean()), by_source, by_length)
 
 

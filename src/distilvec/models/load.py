@@ -257,13 +257,13 @@ def _route(router: Router, role: Role) -> str:
     for words in ((role, "text"), (role, None), (None, "text"), (None, None)):
         if words in router.route_mappings:
             return str(router.route_mappings[words])
-    found = [name for name in (role, "text", router.default_route) if name in router.sub_modules]
-    if not found:
+    routes = [name for name in (role, "text", router.default_route) if name in router.sub_modules]
+    if not routes:
         raise DistilvecError(
             f"its Router has no route for a {role}: {', '.join(router.sub_modules)}.",
             "Name another model.",
         )
-    return str(found[0])
+    return str(routes[0])
 
 
 def read_settings(model: ModelName, file: str) -> Any:
@@ -336,8 +336,8 @@ def role_prompts(model: SentenceTransformer) -> dict[Role, str]:
     model_prompts = model.prompts or {}
     prompts: dict[Role, str] = {}
     for role, names in _PROMPT_NAMES.items():
-        stated = [model_prompts[name] for name in names if model_prompts.get(name)]
-        prompts[role] = stated[0] if stated else ""
+        candidates = [model_prompts[name] for name in names if model_prompts.get(name)]
+        prompts[role] = candidates[0] if candidates else ""
     return prompts
 
 
@@ -502,8 +502,8 @@ def _has_our_experts(entries: Sequence[Any]) -> bool:
         if not isinstance(entry, dict) or ".." in Path(str(entry.get("path"))).parts:
             return False
         types.append(str(entry.get("type")))
-    known = all(kind in OURS or kind.startswith("sentence_transformers.") for kind in types)
-    return known and any(kind in OURS for kind in types)
+    are_known = all(kind in OURS or kind.startswith("sentence_transformers.") for kind in types)
+    return are_known and any(kind in OURS for kind in types)
 
 
 def _load_with_experts(

@@ -102,14 +102,14 @@ def position_limit(backbone: PreTrainedModel) -> int | None:
 
 def stated_positions(config: PretrainedConfig) -> int | None:
     """Return the maximum length that a configuration states; None for none, such as XLNet's -1."""
-    stated = getattr(config, "max_position_embeddings", None)
-    return stated if stated is not None and stated > 0 else None
+    positions = getattr(config, "max_position_embeddings", None)
+    return positions if positions is not None and positions > 0 else None
 
 
 def lengthen(transformer: Transformer, length: int) -> None:
     """Set the maximum length to `length` tokens, in the configuration too if positions are not learned."""
     config = transformer.auto_model.config.get_text_config()
-    stated = stated_positions(config)
-    if position_limit(transformer.auto_model) is None and stated is not None and stated < length:
+    positions = stated_positions(config)
+    if position_limit(transformer.auto_model) is None and positions is not None and positions < length:
         config.max_position_embeddings = length
     transformer.max_seq_length = length

@@ -218,8 +218,8 @@ def with_earlier_dtypes(recipe: Recipe, run: RunFolder) -> Recipe:
 def with_dtypes(recipe: Recipe, decided: Sequence[TeacherSection]) -> Recipe:
     """Return the recipe with the precisions of these sections, which are its teachers', where it leaves them open."""
     sections = [
-        section.model_copy(update={"dtype": other.dtype}) if is_open(section) else section
-        for section, other in zip([recipe.teacher, *recipe.more_teachers], decided, strict=True)
+        section.model_copy(update={"dtype": earlier.dtype}) if is_open(section) else section
+        for section, earlier in zip([recipe.teacher, *recipe.more_teachers], decided, strict=True)
     ]
     return recipe.model_copy(update={"teacher": sections[0], "more_teachers": sections[1:]})
 
@@ -232,7 +232,9 @@ def begun_dtype(
     Of two it is the one with more of the corpus's texts, on a tie the first of `manifests`. A remote cache comes before
     the folders on this machine.
     """
-    folders = {dtype: cache_folder(recipe, store, teacher, one.fingerprint) for dtype, one in manifests.items()}
+    folders = {
+        dtype: cache_folder(recipe, store, teacher, manifest.fingerprint) for dtype, manifest in manifests.items()
+    }
     if recipe.cache.remote is not None:
         with about("cache.remote"):
             names = Remote(recipe.cache.remote).folders()

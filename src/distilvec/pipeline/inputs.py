@@ -62,8 +62,8 @@ def model_name(model: Model, root: Path, key: str) -> str:
         raise DistilvecError(f"expected {expected}; found {type(model).__name__}.", key=key)
     # Only the saved files have all that changes a vector: each module's settings, the tokenizer, the backbone's heads.
     # They do not state prompts, and not a length that was set after loading
-    stated = repr((model.prompts, model.max_seq_length, model.truncate_dim))
-    return _store(root, "model-{}", lambda path: model.save_pretrained(str(path), create_model_card=False), stated)
+    settings = repr((model.prompts, model.max_seq_length, model.truncate_dim))
+    return _store(root, "model-{}", lambda path: model.save_pretrained(str(path), create_model_card=False), settings)
 
 
 def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
@@ -88,13 +88,13 @@ def _listed(texts: Any) -> list[str]:
     listed = list(texts) if is_listed else [texts]
     wrong = [type(item).__name__ for item in listed if not isinstance(item, str)]
     if wrong or not listed:
-        found = f"{wrong[0]} among them" if wrong else "no texts"
-        raise DistilvecError(f"expected a file, a folder, a list of texts or a data set; found {found}.", key="texts")
+        finding = f"{wrong[0]} among them" if wrong else "no texts"
+        raise DistilvecError(f"expected a file, a folder, a list of texts or a data set; found {finding}.", key="texts")
     return listed
 
 
-def _store(root: Path, name: str, write: Callable[[Path], Any], stated: str = "") -> str:
-    """Return the path of an input below `root`, with a hash of its content and of `stated` in place of {} in its name.
+def _store(root: Path, name: str, write: Callable[[Path], Any], settings: str = "") -> str:
+    """Return the path of an input below `root`, its name with a hash of content and `settings` for {}.
 
     `write` makes the file or folder each time: what is there already is compared with it, since it may be damaged.
     """
@@ -107,7 +107,7 @@ def _store(root: Path, name: str, write: Callable[[Path], Any], stated: str = ""
             remove(new)
             write(new)
             content = _content(new)
-            path = folder / name.format(combine([("content", content), ("stated", stated)])[:16])
+            path = folder / name.format(combine([("content", content), ("stated", settings)])[:16])
             with locked(folder / ".lock", "cache.root", str(path), wait=True):
                 if not path.exists() or _content(path) != content:
                     sync(new)  # a name without its content must not outlast a power cut

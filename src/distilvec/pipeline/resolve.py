@@ -442,7 +442,9 @@ def _choose_dtype(
     chosen = hardware_dtype(recipe.train.device)
     if texts is None:
         return chosen
-    manifests = {dtype: with_dtype(manifest, section, dtype) for dtype in sorted(DTYPES, key=lambda one: one != chosen)}
+    manifests = {
+        dtype: with_dtype(manifest, section, dtype) for dtype in sorted(DTYPES, key=lambda name: name != chosen)
+    }
     begun = begun_dtype(recipe, store, name, manifests, texts)
     if begun is not None and begun != chosen:
         log(f"teacher {name}: {begun}, as its cache was begun; this machine computes {chosen} faster (teacher.dtype)")

@@ -66,7 +66,9 @@ class Start:
         if self.layer_distances is not None:
             before, after = self.layer_distances
             parts.append(f"layers {self.layers}, the best of {self.choices} choices: {before:.3f} to {after:.3f}")
-        parts += [f"ridge {name}: {one:.3f} to {two:.3f}" for name, (one, two) in self.ridge_distances.items()]
+        parts += [
+            f"ridge {name}: {before:.3f} to {after:.3f}" for name, (before, after) in self.ridge_distances.items()
+        ]
         text = f"{'; '.join(parts)} (distance to the teacher)" if parts else ""
         if self.head_examples:
             head = f"head: logistic regression on {self.head_examples:,} examples"
@@ -249,8 +251,8 @@ def _chosen(job: Job, data: PreparedData) -> Start:
     def distance() -> float:
         outputs = [encoder(batch, required) for batch, _ in batches]
         if not own_space:
-            return mean_distance(torch.cat([_embedding(one) for one in outputs]), teacher_vectors)
-        pairs = (read(batch, one, teacher) for (batch, teacher), one in zip(batches, outputs, strict=True))
+            return mean_distance(torch.cat([_embedding(output) for output in outputs]), teacher_vectors)
+        pairs = (read(batch, output, teacher) for (batch, teacher), output in zip(batches, outputs, strict=True))
         return ridge(torch.cat([inputs for inputs, _ in pairs]), teacher_vectors).distance
 
     measured = itertools.count(1)

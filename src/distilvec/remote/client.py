@@ -180,7 +180,7 @@ class Client:
     def ask(
         self,
         path: str,
-        asked: dict[str, Any],
+        body: dict[str, Any],
         batch: Batch,
         read: Callable[[Any], Answer],
         most_bytes: int = MOST_BYTES,
@@ -209,7 +209,7 @@ class Client:
             reraise=True,
         )
         try:
-            return attempts(self._ask, path, asked, batch, read, most_bytes)
+            return attempts(self._ask, path, body, batch, read, most_bytes)
         except BatchRefused:
             raise
         except (_Again, DistilvecError) as error:
@@ -269,13 +269,13 @@ class Client:
         return self.section.retries
 
     def _ask(
-        self, path: str, asked: dict[str, Any], batch: Batch, read: Callable[[Any], Answer], most_bytes: int
+        self, path: str, body: dict[str, Any], batch: Batch, read: Callable[[Any], Answer], most_bytes: int
     ) -> Answer:
         """One request. Errors: _Again where a repetition can help, else DistilvecError."""
         self.announce()
         with self.meter.request(batch):
             try:
-                response, content = self._exchange("POST", f"{self.section.base_url}{path}", asked, most_bytes)
+                response, content = self._exchange("POST", f"{self.section.base_url}{path}", body, most_bytes)
             except httpx2.RequestError as error:
                 is_unresolved = any(isinstance(cause, socket.gaierror) for cause in _causes(error))
                 most_retries = _NAME_RETRIES if is_unresolved and not self._has_answered else None
@@ -300,7 +300,7 @@ class Client:
                 raise _Again(problem, _FIX, wrong=reason) from None
 
     def _exchange(
-        self, method: str, place: str, asked: dict[str, Any] | None, most_bytes: int
+        self, method: str, place: str, body: dict[str, Any] | None, most_bytes: int
     ) -> tuple[httpx2.Response, bytes]:
         """The answer and its content, decompressed, read in pieces: for `timeout` seconds and `most_bytes` at most.
 
@@ -308,7 +308,7 @@ class Client:
         address that has never answered and will not; httpx2.RequestError.
         """
         try:
-            return self._read(method, place, asked, most_bytes)
+            return self._read(method, place, body, most_bytes)
         except httpx2.RequestError as error:
             # A server that has answered before may be restarting: then the request is worth repeating
             if not self._has_answered:
@@ -316,11 +316,11 @@ class Client:
             raise
 
     def _read(
-        self, method: str, place: str, asked: dict[str, Any] | None, most_bytes: int
+        self, method: str, place: str, body: dict[str, Any] | None, most_bytes: int
     ) -> tuple[httpx2.Response, bytes]:
         deadline = time.monotonic() + self.section.timeout
         content = bytearray()
-        with self._client.stream(method, place, json=asked) as response:
+        with self._client.stream(method, place, json=body) as response:
             self._has_answered = True
             for piece in response.iter_bytes():
                 content += piece

@@ -270,8 +270,8 @@ def load_source(section: StudentSection, teacher: TeacherInfo) -> StudentSource:
     if section.model == "teacher":
         with about("teacher.adapters"):
             merge_adapters(model[0].auto_model, teacher.adapters or ())
-    stated = is_sentence_transformer_model(hub_name(source).name, revision=source.revision)
-    return StudentSource(source.name, list(model) if stated else [model[0]], role_prompts(model))
+    has_modules = is_sentence_transformer_model(hub_name(source).name, revision=source.revision)
+    return StudentSource(source.name, list(model) if has_modules else [model[0]], role_prompts(model))
 
 
 def choose_pooling(section: StudentSection, source: StudentSource, teacher: TeacherInfo) -> PoolingChoice:
@@ -282,25 +282,27 @@ def choose_pooling(section: StudentSection, source: StudentSource, teacher: Teac
     """
     if section.config is not None:
         return PoolingChoice(section.pooling or "mean", "student.pooling" if section.pooling else "of a fresh student")
-    stated = source.pooling
+    source_pooling = source.pooling
     origin = f"as {source.name} states it"
-    if stated is None and len(source.modules) == 1:
+    if source_pooling is None and len(source.modules) == 1:
         preset = PRESETS.get(find_preset(None, source.name) or "")
         if teacher.model is not None and resolve_model(source.name) == teacher.model:
-            stated = teacher.pooling
+            source_pooling = teacher.pooling
             origin = "the teacher's"
         elif preset is not None and preset.pooling is not None:
-            stated = preset.pooling
+            source_pooling = preset.pooling
             origin = f"as published for {source.name}"
     if section.pooling is not None:
-        if stated in (None, section.pooling):
+        if source_pooling in (None, section.pooling):
             return PoolingChoice(section.pooling, "student.pooling")
-        return PoolingChoice(section.pooling, f"student.pooling instead of {stated}", replaced=True)
-    if stated is None:
+        return PoolingChoice(section.pooling, f"student.pooling instead of {source_pooling}", replaced=True)
+    if source_pooling is None:
         return PoolingChoice("mean", f"{source.name} states none", replaced=True)
-    if stated not in POOLINGS:
-        return PoolingChoice("mean", f"a student cannot have {stated}, as {source.name} states it", replaced=True)
-    return PoolingChoice(stated, origin)
+    if source_pooling not in POOLINGS:
+        return PoolingChoice(
+            "mean", f"a student cannot have {source_pooling}, as {source.name} states it", replaced=True
+        )
+    return PoolingChoice(source_pooling, origin)
 
 
 def own_modules_of(

@@ -105,10 +105,10 @@ class TaskModel:
         self._model = model.to(device)
 
     def __repr__(self) -> str:
-        shown = ", ".join(map(repr, self.classes[:6]))
+        names = ", ".join(map(repr, self.classes[:6]))
         if len(self.classes) > 6:
-            shown += ", ..."
-        return f"TaskModel({str(self.folder)!r}, kind={self.kind!r}, classes=[{shown}])"
+            names += ", ..."
+        return f"TaskModel({str(self.folder)!r}, kind={self.kind!r}, classes=[{names}])"
 
     def predict(self, texts: Sequence[Text]) -> list[str] | list[list[str]] | list[float]:
         """The label of every text or pair, for multilabel a list of them; for sts a score on the task's own scale."""

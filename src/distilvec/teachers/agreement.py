@@ -91,12 +91,12 @@ class Agreement:
         """The reason as a sentence, with what to do; empty without one."""
         if self.reason is None:
             return ""
-        shown = f", such as those of the ids {', '.join(self.other_ids)}" if self.other_ids else ""
+        examples = f", such as those of the ids {', '.join(self.other_ids)}" if self.other_ids else ""
         sentences = {
-            "order": f"{self.moved:,} of {self.rows:,} texts have the vectors of other texts{shown}: look at the order "
-            "and the ids of texts and vectors.",
+            "order": f"{self.moved:,} of {self.rows:,} texts have the vectors of other texts{examples}: look at the "
+            "order and the ids of texts and vectors.",
             "two models": f"The stored vectors are of two models: {self.near:,} of {self.rows:,} are this one's, "
-            f"{self.far:,} are not{shown}. Embed these again.",
+            f"{self.far:,} are not{examples}. Embed these again.",
             "cut texts": f"{self.longer or 0:,} of {self.rows:,} texts are longer than the {self.max_length} tokens "
             f"that it reads, and their vectors differ (mean cosine {_shown(self.cosine_longer)}, others "
             f"{_shown(self.cosine_whole)}): let it read more (max_seq_length), or store shorter texts.",
@@ -126,14 +126,15 @@ def compare(
     rows = np.flatnonzero(np.isfinite(stored).all(axis=1) & stored.any(axis=1))
     if not len(rows):
         return Agreement(0, 0.0)
-    own, stored_unit = _unit(embedded[rows, : stored.shape[1]]), _unit(stored[rows])
-    cosines = cosine_pairs(own, stored_unit)
+    model_vectors = _unit(embedded[rows, : stored.shape[1]])
+    stored_unit = _unit(stored[rows])
+    cosines = cosine_pairs(model_vectors, stored_unit)
     nearest, ahead = np.full(len(rows), -1.0), np.zeros(len(rows), dtype=np.int64)
     for start in range(0, len(candidates), _BLOCK):
-        found = own @ _unit(np.nan_to_num(candidates[start : start + _BLOCK])).T
-        nearest = np.maximum(nearest, found.max(axis=1))
-        ahead += (found > cosines[:, None] + 1e-6).sum(axis=1)  # rounding
-    difference = stored_unit - own
+        block_cosines = model_vectors @ _unit(np.nan_to_num(candidates[start : start + _BLOCK])).T
+        nearest = np.maximum(nearest, block_cosines.max(axis=1))
+        ahead += (block_cosines > cosines[:, None] + 1e-6).sum(axis=1)  # rounding
+    difference = stored_unit - model_vectors
     squares = (difference**2).sum(axis=1).mean()
     is_far, is_moved = cosines <= FAR, (nearest >= SAME) & (cosines < SAME - CUT)
     others = rows[is_far | is_moved][:SHOWN]

@@ -128,15 +128,19 @@ class ApiEmbedder:
     def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:
         """Settings that the vectors depend on: model, server, dimensions, prompts and further fields of requests."""
         assert not pre_dense
-        asked: dict[str, Any] = {"model": self.section.model, "dimensions": self.api.dimensions, **self.api.body}
-        asked.pop("encoding_format", None)  # the same vectors in another spelling
+        request_fields: dict[str, Any] = {
+            "model": self.section.model,
+            "dimensions": self.api.dimensions,
+            **self.api.body,
+        }
+        request_fields.pop("encoding_format", None)  # the same vectors in another spelling
         if is_this_machine(self.api.host):
-            asked["probe"] = self._measured.signature
+            request_fields["probe"] = self._measured.signature
         if self.api.by_role is not None:
-            asked["by_role"] = self.api.by_role
+            request_fields["by_role"] = self.api.by_role
         return Manifest(
             model=str(self.section.model),
-            weights=combine((name, repr(value)) for name, value in sorted(asked.items())),
+            weights=combine((name, repr(value)) for name, value in sorted(request_fields.items())),
             prompts=self.prompts,
             normalized=self.normalized,
             width=self.dim,
@@ -175,14 +179,14 @@ class ApiEmbedder:
 
     def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
         """float32 [n, dim] in the order of the texts, with the role's prompt prepended."""
-        asked: Any = PromptedTexts(texts, self.prompts[role])
+        prompted_texts: Any = PromptedTexts(texts, self.prompts[role])
         if self._store is None:
-            return self._whole(asked.prompted(range(len(texts))))
+            return self._whole(prompted_texts.prompted(range(len(texts))))
         cache, corpus = self._store
-        if count_missing(cache, asked):
+        if count_missing(cache, prompted_texts):
             self._check_same(cache, corpus)
-            fill_cache(cache, asked, self)
-        return cache.read(cache.positions(asked.keys))
+            fill_cache(cache, prompted_texts, self)
+        return cache.read(cache.positions(prompted_texts.keys))
 
     def embed_prompted(self, prompted: Sequence[str]) -> Array:
         """Return float32 [n, dim] of texts that have their prompts."""
@@ -193,20 +197,22 @@ class ApiEmbedder:
 
         The batches before have no rows then: they tell the work that is done.
         """
-        asked: Any = PromptedTexts(texts, self.prompts[role])
+        prompted_texts: Any = PromptedTexts(texts, self.prompts[role])
         if self._store is None:
-            yield from self._paid(asked.prompted(range(len(texts))))
+            yield from self._paid(prompted_texts.prompted(range(len(texts))))
             return
         cache, corpus = self._store
         done = 0.0
-        if count_missing(cache, asked):
+        if count_missing(cache, prompted_texts):
             self._check_same(cache, corpus)
-            with closing(fill_steps(cache, asked, partial(compute_vectors, cache.manifest, asked, self))) as steps:
+            with closing(
+                fill_steps(cache, prompted_texts, partial(compute_vectors, cache.manifest, prompted_texts, self))
+            ) as steps:
                 for step in steps:
                     work = step.work / len(texts)
                     yield EmbeddedBatch(np.arange(0), {"embedding": np.empty((0, self.dim))}, work - done)
                     done = work
-        stored = cache.read(cache.positions(asked.keys))
+        stored = cache.read(cache.positions(prompted_texts.keys))
         yield EmbeddedBatch(np.arange(len(texts)), {"embedding": stored}, 1 - done)
 
     def store_in(self, cache: TeacherCache, corpus: Corpus) -> None:
@@ -231,16 +237,18 @@ class ApiEmbedder:
 
         try:
             for role, rows in self._rows_by_role(texts):
-                asked = [self._sent(texts[row], role) for row in rows]
+                sent_texts = [self._sent(texts[row], role) for row in rows]
                 counts = tokens[rows].tolist()
-                planned = make_batches(asked, counts, self.section.batch_tokens or BATCH_TOKENS, self.api.batch_texts)
+                planned = make_batches(
+                    sent_texts, counts, self.section.batch_tokens or BATCH_TOKENS, self.api.batch_texts
+                )
 
                 def work(
-                    batch: Batch, rows: Any = rows, asked: list[str] = asked, counts: list[int] = counts,
+                    batch: Batch, rows: Any = rows, sent_texts: list[str] = sent_texts, counts: list[int] = counts,
                     role: Role = role,
                 ) -> None:  # fmt: skip
                     chosen = slice(batch.start, batch.end)
-                    for part, vectors in self._in_parts(asked[chosen], counts[chosen], full, role):
+                    for part, vectors in self._in_parts(sent_texts[chosen], counts[chosen], full, role):
                         # At once: what is answered is kept even if a later part is refused
                         embedded[rows[chosen][part]] = vectors
                         done[rows[chosen][part]] = True
@@ -283,9 +291,11 @@ class ApiEmbedder:
             parts = self._in_parts(list(_PROBE), counts, self.api.dimensions, "document")
             vectors = np.concatenate([vectors for _, vectors in parts])
         full = vectors.shape[1]
-        asked = self.section.truncate_dim
-        if asked is not None and asked > full:
-            raise DistilvecError(f"found {asked}; the vectors have {full}.", "Give at most that.", key=".truncate_dim")
+        truncate_dim = self.section.truncate_dim
+        if truncate_dim is not None and truncate_dim > full:
+            raise DistilvecError(
+                f"found {truncate_dim}; the vectors have {full}.", "Give at most that.", key=".truncate_dim"
+            )
         normalized = bool((np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE).all())
         largest = np.abs(vectors[:2]).argmax(axis=1)
         signature = [(int(place), bool(vectors[row, place] > 0)) for row, place in enumerate(largest)]
@@ -345,10 +355,10 @@ class ApiEmbedder:
     def _vectors(self, texts: list[str], batch: Batch, dims: int | None, role: Role) -> Array:
         """float32 [n, dims] of one request's texts."""
         of_role = (self.api.by_role or {}).get(role, {})
-        asked: dict[str, Any] = {"model": self.section.model, "input": texts, "encoding_format": "float"}
-        asked |= {**self.api.body, **of_role}
+        body: dict[str, Any] = {"model": self.section.model, "input": texts, "encoding_format": "float"}
+        body |= {**self.api.body, **of_role}
         if self.api.dimensions is not None:
-            asked["dimensions"] = self.api.dimensions
+            body["dimensions"] = self.api.dimensions
         most_bytes = MOST_BYTES + len(texts) * (dims or _MOST_DIMS) * _NUMBER_BYTES
 
         def read(answer: Any) -> Array:
@@ -363,7 +373,7 @@ class ApiEmbedder:
             return _read(answer["data"], len(texts), dims)
 
         with about(".api"):
-            return self.client.ask("/embeddings", asked, batch, read, most_bytes)
+            return self.client.ask("/embeddings", body, batch, read, most_bytes)
 
     def _whole(self, prompted: Sequence[Text]) -> Array:
         """float32 [n, dim]; errors as `_paid`."""
@@ -403,11 +413,11 @@ class ApiEmbedder:
             )
 
 
-def named_api(source: str, stated: Mapping[str, Any] | None = None) -> TeacherSection:
+def named_api(source: str, settings: Mapping[str, Any] | None = None) -> TeacherSection:
     """Return the section of an API that is named by `openai:MODEL`, or by a URL with #MODEL behind it.
 
     A URL without a path gets /v1, and one of the endpoint is that of its server. Without #MODEL the server is asked for
-    its models, with the keys of `teacher.api` that are `stated` beside the address; one that has several is refused.
+    its models, with further `settings` of `teacher.api`; one that has several is refused.
     """
     if source.startswith(OPENAI):
         model = source.removeprefix(OPENAI)
@@ -428,7 +438,7 @@ def named_api(source: str, stated: Mapping[str, Any] | None = None) -> TeacherSe
     if os.environ.get(TRUSTED, "") not in ("", "0"):
         api["trusted"] = True
     if not model:
-        model = _only_model(section_of(ApiSection, "teacher.api", {**api, **(stated or {})}))
+        model = _only_model(section_of(ApiSection, "teacher.api", {**api, **(settings or {})}))
     return section_of(TeacherSection, "teacher", {"model": model, "api": api})
 
 
@@ -449,11 +459,11 @@ def _only_model(api: ApiSection) -> str:
     )
 
 
-def _begins_with(text: str, prompt: str, other: str) -> bool:
-    """Return whether a text has this prompt and not the other one; of two that both fit, it is the longer one."""
+def _begins_with(text: str, prompt: str, other_prompt: str) -> bool:
+    """Return whether a text has this prompt and not the other; of two that both fit, it is the longer one."""
     if not text.startswith(prompt):
         return False
-    return not text.startswith(other) or len(prompt) > len(other)
+    return not text.startswith(other_prompt) or len(prompt) > len(other_prompt)
 
 
 def _read(data: Any, texts: int, dims: int | None) -> Array:

@@ -34,7 +34,8 @@ def read_ahead(teacher: BatchTeacher, batch: TextBatch) -> Finish:
     if isinstance(teacher, CachedTeacher):
         return teacher.read(batch)
     if isinstance(teacher, SeveralTeachers):
-        first, *others = (read_ahead(one, batch) for one in (teacher.first, *teacher.others))
+        first = read_ahead(teacher.first, batch)
+        others = [read_ahead(other, batch) for other in teacher.others]
         return lambda batch: replace(first(batch), others=tuple(other(batch) for other in others))
     return teacher.signals
 
@@ -47,8 +48,10 @@ class CachedTeacher:
     """
 
     def __init__(self, cache: TeacherCache, keys: Keys, required: OutputSpec, head: nn.Module | None = None) -> None:
-        if found := uncached(required):
-            raise DistilvecError(f"no cache holds {', '.join(found)}.", "Set teacher.live=true.", key="teacher.live")
+        if missing_outputs := uncached(required):
+            raise DistilvecError(
+                f"no cache holds {', '.join(missing_outputs)}.", "Set teacher.live=true.", key="teacher.live"
+            )
         fix = "Fill one for this recipe: distilvec cache fill."
         if required.tokens and not cache.manifest.tokens:
             raise DistilvecError(f"{cache.folder} has no token signals, which the method requires.", fix, key="cache")
@@ -78,12 +81,12 @@ class CachedTeacher:
         @torch.no_grad()
         def finish(batch: TextBatch) -> ModelOutputs:
             device = batch.rows.device
-            found = {name: value.to(device, non_blocking=True) for name, value in stored.items()}
-            logits = self.head.to(device)(found["vector"]) if required.logits and self.head is not None else None
+            tensors = {name: value.to(device, non_blocking=True) for name, value in stored.items()}
+            logits = self.head.to(device)(tensors["vector"]) if required.logits and self.head is not None else None
             return ModelOutputs(
-                embedding=found.get("embedding"),
-                pre_dense=found.get("pre_dense"),
-                vector=found["vector"] if required.vector else None,
+                embedding=tensors.get("embedding"),
+                pre_dense=tensors.get("pre_dense"),
+                vector=tensors["vector"] if required.vector else None,
                 logits=logits,
                 **(decompress(tokens, self._settings, device) if self._settings and tokens else {}),
             )
@@ -197,8 +200,8 @@ def _convert(outputs: ModelOutputs, device: torch.device) -> ModelOutputs:
     def convert(value: Tensor, fill: int) -> Tensor:
         return value.to(device, torch.float32) if value.is_floating_point() else value.to(device)
 
-    found: ModelOutputs = change_tensors(outputs, convert)
-    return found
+    converted: ModelOutputs = change_tensors(outputs, convert)
+    return converted
 
 
 def token_reading(required: TokenOutputSpec | None) -> OutputSpec:

@@ -75,10 +75,14 @@ class TableEmbedder:
         with about(_KEY, path):
             self.table = VectorTable(path, self.prompts, columns=section.columns)
             self.normalized = self._measure()
-        full, asked = self.table.dims["embedding"], section.truncate_dim
-        if asked is not None and asked > full:
-            raise DistilvecError(f"found {asked}; the vectors have {full}.", "Give at most that.", key=".truncate_dim")
-        self.dim = asked or full
+        full_dim = self.table.dims["embedding"]
+        if section.truncate_dim is not None and section.truncate_dim > full_dim:
+            raise DistilvecError(
+                f"found {section.truncate_dim}; the vectors have {full_dim}.",
+                "Give at most that.",
+                key=".truncate_dim",
+            )
+        self.dim = section.truncate_dim or full_dim
         self.pre_dense_dim = self.table.dims.get("pre_dense")
         self.similarity: Similarity = section.similarity or "cosine"
 
@@ -232,10 +236,11 @@ class TableEmbedder:
         present = np.zeros(len(keys), dtype=bool)
         for rows in self.rows(["embedding"]):
             slots = index.positions(rows.keys)
-            asked = np.flatnonzero(slots >= 0)
-            asked = asked[~present[slots[asked]]][::-1]  # backwards: of rows of one text the first is written last
-            vectors[slots[asked]] = rows.vectors["embedding"][asked]
-            present[slots[asked]] = True
+            new_rows = np.flatnonzero(slots >= 0)
+            # Backwards: of rows of one text the first is written last
+            new_rows = new_rows[~present[slots[new_rows]]][::-1]
+            vectors[slots[new_rows]] = rows.vectors["embedding"][new_rows]
+            present[slots[new_rows]] = True
         lacking = np.flatnonzero(~present[back])
         if len(lacking):
             raise DistilvecError(

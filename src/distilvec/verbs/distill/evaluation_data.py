@@ -96,7 +96,7 @@ def _labelled_entry(path: Path, root: Path) -> dict[str, Any]:
         return {"name": name, "type": "retrieval", "path": str(_search_folder(rows, scored, root))}
 
     # A folder has them in a file of their own
-    has_training_rows = path.is_dir() or any(split_use(other) == TRAIN for other in splits)
+    has_training_rows = path.is_dir() or any(split_use(label) == TRAIN for label in splits)
     if kind == "classification" and not has_training_rows:
         return {"name": name, "type": kind, "path": str(_split_by_label(scored, file, root))}
 
@@ -117,9 +117,9 @@ def _kind_of(names: Collection[str], file: Path) -> str:
     for kind, columns in COLUMNS.items():
         if all(name in names for name in columns):
             return kind
-    known = "; ".join(", ".join(columns) for columns in COLUMNS.values())
+    column_sets = "; ".join(", ".join(columns) for columns in COLUMNS.values())
     raise DistilvecError(
-        f"{file} has the columns {', '.join(names)}.", f"Expected one of these sets of columns: {known}.", key=KEY
+        f"{file} has the columns {', '.join(names)}.", f"Expected one of these sets of columns: {column_sets}.", key=KEY
     )
 
 

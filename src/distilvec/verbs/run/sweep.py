@@ -143,12 +143,12 @@ def _expand_sweep(
     return members
 
 
-def _chosen_variant(known: Mapping[str, dict[str, Any]], variant: str | None, origin: str) -> dict[str, Any]:
+def _chosen_variant(variants: Mapping[str, dict[str, Any]], variant: str | None, origin: str) -> dict[str, Any]:
     """Return the changes of the variant that a command names; DistilvecError if they list variants of the sweep."""
     if variant is None:
         return {}
     with about("variant"):
-        changes = recipes.find_variant(known, variant, origin)
+        changes = recipes.find_variant(variants, variant, origin)
     sweep = _take_sweep({}, changes)
     if isinstance(sweep, dict) and sweep.get("variants"):
         problem = f"is set by variant {variant}, which itself takes the place of the sweep's variants."
@@ -192,24 +192,24 @@ def _refuse_undone(
     A change for all runs may replace what the only variant sets: there is no other run that it would resemble.
     """
     for key in changes:
-        for name, stated in variants.items():
-            if len(variants) > 1 and _states(stated, key):
+        for name, variant_changes in variants.items():
+            if len(variants) > 1 and _states(variant_changes, key):
                 problem = f"is set for all runs, but variant {name} of the sweep sets it, too."
                 raise DistilvecError(problem, f"Remove one of the two, or list {name} alone.", key=key_text(key))
     for key in section.grid:  # not the seeds: a variant's own seed is for its run alone
-        for name, stated in variants.items():
-            if _states(stated, key):
+        for name, variant_changes in variants.items():
+            if _states(variant_changes, key):
                 problem = f"is set by variant {name}, but the sweep varies it."
                 raise DistilvecError(problem, "Remove one of the two.", key=key_text(key))
 
 
 def _states(changes: Mapping[str, Any], key: str) -> bool:
     """Whether changes by dotted key set this key, a key within it, or a section with it."""
-    for stated, value in changes.items():
-        if f"{stated}.".startswith(f"{key}."):
+    for changed_key, value in changes.items():
+        if f"{changed_key}.".startswith(f"{key}."):
             return True
-        if key.startswith(f"{stated}."):
-            for name in key.removeprefix(f"{stated}.").split("."):
+        if key.startswith(f"{changed_key}."):
+            for name in key.removeprefix(f"{changed_key}.").split("."):
                 if not isinstance(value, dict) or name not in value:
                     break
                 value = value[name]
@@ -396,7 +396,7 @@ def _short_names(keys: list[str]) -> list[str]:
     """Return the shortest clear and unique ending of every dotted key: batch_size, schedule.name."""
 
     def clear(ending: str, key: str) -> bool:
-        repeated = any(other != key and f".{other}".endswith(f".{ending}") for other in keys)
+        repeated = any(other_key != key and f".{other_key}".endswith(f".{ending}") for other_key in keys)
         return ending == key or not (repeated or ending in _UNCLEAR or ending.split(".")[0].isdigit())
 
     endings = {key: [key.split(".", dots)[-1] for dots in reversed(range(key.count(".") + 1))] for key in keys}

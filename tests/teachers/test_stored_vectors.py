@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 
 import architectures
@@ -152,19 +154,23 @@ def test_a_kill_loses_one_shard(store, monkeypatch):
     assert len(embed(store(), model, texts, "")) == 30 and model.asked == texts[16:]
 
 
-def test_without_a_place_to_keep_them_they_are_computed(tiny_model, tmp_path, embedded, capsys):
+@pytest.mark.parametrize("above", [False, True])
+def test_without_a_place_to_keep_them_they_are_computed(tiny_model, tmp_path, embedded, capsys, above):
     manifest = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").manifest()
-    evaluation_folder(tmp_path, manifest).parent.mkdir()
-    evaluation_folder(tmp_path, manifest).write_text("a file where the folder should be")
+    folder = evaluation_folder(tmp_path, manifest)
+    place = folder.parent if above else folder
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("a file where the folder should be")
     assert keeping(tiny_model, tmp_path).embed(TEXTS).shape == (30, 32) and embedded == TEXTS
     assert "are computed, and not stored" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_no_error_of_an_evaluation(store, monkeypatch, capsys):
-    def full(*values):
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_takes_nothing_is_no_error_of_an_evaluation(store, monkeypatch, capsys, number):
+    def refuse(*values):
+        raise OSError(number, os.strerror(number))
 
     cache = store()
-    monkeypatch.setattr("distilvec.teachers.cache.journal.write_shard", full)
+    monkeypatch.setattr("distilvec.teachers.cache.journal.write_shard", refuse)
     assert embed(cache, Sums(), ["ab", "b"], "").tolist() == [[2, 1, 1, 0], [1, 0, 1, 0]]
     assert "2 vectors of evaluation texts are not stored" in capsys.readouterr().err

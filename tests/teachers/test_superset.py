@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,6 +187,19 @@ def test_damaged_neighbours_are_passed_over(recipe, tmp_path):
     (broken / MANIFEST).write_text("{", encoding="utf-8")
     cache = filled(recipe(FINAL), tmp_path / "final")
     assert cache.folder not in (wide.folder, broken) and len(cache) == 200
+
+
+def test_forbidden_neighbours_are_passed_over(recipe, tmp_path, monkeypatch):
+    neighbour = filled(recipe(PRE_DENSE), tmp_path / "wide").folder
+    read_text = Path.read_text
+
+    def read(path, *args, **kwargs):
+        if path == neighbour / MANIFEST:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read_text(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    assert filled(recipe(FINAL), tmp_path / "final").folder != neighbour
 
 
 def test_a_finished_run_finds_the_vectors_it_was_trained_from(recipe, tmp_path):

@@ -170,7 +170,7 @@ def read_suite(path: Path) -> list[TaskSection]:
 def suite_paths(path: Path) -> list[Path]:
     """Return a suite file and the data of its tasks; the file alone if it cannot be read, which its reader reports."""
     paths = [path]
-    with suppress(DistilvecError):
+    with suppress(DistilvecError, OSError):
         paths += [section.path for section in read_suite(path)]
     return paths
 

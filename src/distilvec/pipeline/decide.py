@@ -259,7 +259,7 @@ def _begun_rows(folder: Path, fingerprint: str, corpus: Corpus) -> int | None:
     A cache that holds other texts alone has not: its precision may be another machine's choice of long ago.
     """
     caches = superset_caches(folder, fingerprint)
-    with suppress(DistilvecError):  # a damaged cache: reported when it is opened
+    with suppress(DistilvecError, OSError):  # a damaged cache: reported when it is opened
         if (folder / MANIFEST).exists():
             cache = TeacherCache.open(folder)
             if fingerprint in (cache.manifest.fingerprint, *cache.manifest.subsets):

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, user_error
 from distilvec.core.log import log
 from distilvec.data.corpus import text_key
 from distilvec.data.corpus_files import as_keys
@@ -77,8 +77,8 @@ def open_evaluation_cache(root: Path, manifest: Manifest) -> TeacherCache | None
     folder = evaluation_folder(root, manifest)
     try:
         return TeacherCache.create_or_open(folder, evaluation_manifest(manifest), SHARD_TEXTS)
-    except DistilvecError as error:
-        log(f"{error}\nThe teacher's vectors of evaluation texts are computed, and not stored.")
+    except (DistilvecError, OSError) as error:
+        log(f"{user_error(error) or error}\nThe teacher's vectors of evaluation texts are computed, and not stored.")
         return None
 
 
@@ -112,5 +112,5 @@ def _store(cache: TeacherCache, texts: PromptedTexts, rows: Rows, vectors: Array
     """Append vectors; a full or read-only disk is logged, since the scores do not depend on it."""
     try:
         cache.append(texts.keys[rows], {"embedding": vectors}, texts.stored(rows).__getitem__)
-    except DistilvecError as error:
-        log(f"{error}\n{len(rows):,} vectors of evaluation texts are not stored.")
+    except (DistilvecError, OSError) as error:
+        log(f"{user_error(error) or error}\n{len(rows):,} vectors of evaluation texts are not stored.")

@@ -199,7 +199,7 @@ def superset_caches(folder: Path, fingerprint: str) -> list[TeacherCache]:
     """Caches next to `folder` with all signals of the manifest with this fingerprint, and more; no damaged ones."""
     caches = []
     for path in sorted(folder.parent.glob(f"*/{MANIFEST}")):
-        with suppress(DistilvecError):
+        with suppress(DistilvecError, OSError):
             if fingerprint in read_manifest(path).subsets:
                 caches.append(TeacherCache.open(path.parent))
     return caches

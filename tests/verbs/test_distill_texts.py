@@ -19,7 +19,7 @@ from distilvec.teachers.open import open_table
 from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
 from distilvec.verbs.distill.recipe import Request, make_recipe
-from distilvec.verbs.distill.texts import text_sources, with_pieces
+from distilvec.verbs.distill.texts import text_sources, with_column, with_pieces
 from distilvec.verbs.distill.words import check_texts
 from distilvec.verbs.finetune import finetune_recipe
 
@@ -107,6 +107,13 @@ def test_long_texts_are_trained_in_pieces_too(tmp_path):
         ("long.jsonl", None), ("long.jsonl", 400), ("short.jsonl", None),
     ]  # fmt: skip
     assert sources[1]["name"] == "long_pieces"
+
+
+def test_a_file_that_cannot_be_read_is_left_to_the_corpus(tmp_path):
+    """Which names it by its place among the sources: here it is not known."""
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1, and nothing of a table, PAR1")
+    (source,) = text_sources([tmp_path / "damaged.parquet"], tmp_path, **DOCUMENT)
+    assert with_pieces([source]) == [source] == with_column([source], "text", where_there=True)
 
 
 # -- tests -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import DistilvecError, set_by
+from distilvec.core.errors import DistilvecError, set_by, user_error
 from distilvec.core.files import absolute_path
 from distilvec.data.sources import read_source
 from distilvec.pipeline.inputs import Texts, source_keys
@@ -130,5 +130,6 @@ def _first_texts(section: SourceSection) -> Iterator[str]:
     """Read a source; one that cannot be read has no texts here, since the corpus reports the problem with its line."""
     try:
         yield from read_source(section, 0)
-    except DistilvecError:
-        return
+    except Exception as error:
+        if user_error(error) is None:
+            raise

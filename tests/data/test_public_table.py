@@ -79,6 +79,26 @@ def convert(tmp_path):
     return rows
 
 
+@pytest.mark.parametrize("failure", [ConnectionError("no route to the hub"), ValueError("the answer is no JSON")])
+def test_a_hub_that_fails_costs_nothing_that_was_downloaded(tmp_path, monkeypatch, failure):
+    pytest.importorskip("datasets")
+    from published import publish
+
+    from distilvec.data.public_download import DOWNLOADS, get
+
+    def fail(source):
+        raise failure
+
+    monkeypatch.setattr("distilvec.data.readers._load_dataset", fail)
+    publish(monkeypatch, anli={"anli.jsonl.gz": [part_of("anli-r2").model_dump()]})
+    downloaded = tmp_path / DOWNLOADS / "anli" / "another"
+    downloaded.parent.mkdir(parents=True)
+    downloaded.write_text("of another part")
+    with refused("data", "another machine"):
+        get("anli", tmp_path)
+    assert downloaded.exists()
+
+
 CASES = {
     "banking77": (
         ('text,category\n"Hi, where is it?",card_arrival\n',),

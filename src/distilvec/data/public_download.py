@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import DistilvecError, about, creating, first_line
+from distilvec.core.errors import DistilvecError, about, creating, each_about, first_line, plain_errors
 from distilvec.core.files import locked, read_json, remove, scratch, sync, write_json
 from distilvec.core.log import log, progress
 from distilvec.data.public_table import DataSet, OutFile, Part, Row, Unusable, data_set, rows_of_dataset, rows_of_files
@@ -154,9 +154,15 @@ def _rows(entry: DataSet, part: Part, downloads: Path) -> Iterator[Row]:
     """The rows of a part, its sources downloaded first."""
     if part.dataset is not None:
         source = SourceSection(dataset=part.dataset, config=part.config, split=part.split)
-        rows = (row for _, row in read_dataset(source, lambda names: names))
-        return rows_of_dataset(part, rows)
+        return rows_of_dataset(part, _dataset_rows(source))
     return rows_of_files(part, _files(part, part.repository or entry.repository or "", downloads))
+
+
+def _dataset_rows(source: SourceSection) -> Iterator[Row]:
+    """The rows of a data set of the hub. A failure to read them says nothing of their content."""
+    with plain_errors():
+        for _, row in each_about(read_dataset(source, lambda names: names), "data"):
+            yield dict(row)
 
 
 def _files(part: Part, repository: str, downloads: Path) -> dict[str, Path]:

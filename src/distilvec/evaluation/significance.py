@@ -125,7 +125,9 @@ def difference_interval(
     flipped = np.concatenate(differing)
     p = max(2 * float(student_t.sf(abs(difference) / error, freedom)), least_p(len(flipped)))
     if 1 < len(flipped) <= _MOST_FLIPPED:
-        p = max(p, _sign_flip_p(flipped))
+        # Two-sided, of the sum of differences among the sums with every combination of signs
+        test = permutation_test((flipped,), np.sum, permutation_type="samples", n_resamples=np.inf, vectorized=True)
+        p = max(p, float(test.pvalue))
 
     half = float(student_t.ppf((1 + level) / 2, freedom)) * error
     low, high = difference - half, difference + half
@@ -149,12 +151,6 @@ def _variance(values: Array) -> float:
         added = max(1.0, added)
     rows = len(values) + 1
     return float((np.sum(values**2) + added**2) / rows - (values.sum() / rows) ** 2) / rows
-
-
-def _sign_flip_p(flipped: Array) -> float:
-    """Two-sided p-value of the sum of differences among the sums with every combination of signs."""
-    test = permutation_test((flipped,), np.sum, permutation_type="samples", n_resamples=np.inf, vectorized=True)
-    return float(test.pvalue)
 
 
 # -- one score -------------------------------------------------------------------------------------------------------

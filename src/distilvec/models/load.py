@@ -137,7 +137,7 @@ def check_kind(model: ModelName) -> None:
     whose vectors mean nothing.
     """
     check_place(model.name)
-    settings = read_settings(model, SETTINGS)
+    settings = _read_json(hub_name(model), SETTINGS)
     kind = settings.get("model_type") if isinstance(settings, dict) else None
     if kind not in (None, "SentenceTransformer"):
         raise _other_kind(model, kind)
@@ -266,12 +266,8 @@ def _route(router: Router, role: Role) -> str:
     return str(routes[0])
 
 
-def read_settings(model: ModelName, file: str) -> Any:
-    """Return the content of a JSON file of a model, a folder's or the hub's; None without the file."""
-    return _read_json(hub_name(model), file)
-
-
 def _read_json(source: ModelName, file: str) -> Any:
+    """Return the content of a JSON file of a model, a folder's or the hub's; None without the file."""
     options: dict[str, Any] = {"revision": source.revision, "_raise_exceptions_for_missing_entries": False}
     path = cached_file(source.name, file, **options)
     return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))

@@ -42,12 +42,6 @@ def token_table(model: SentenceTransformer) -> Any:
     return model[0].auto_model.get_input_embeddings()
 
 
-def static_limit(model: SentenceTransformer) -> int | None:
-    """Return the maximum length of a static model, which its tokenizer states; None if it reads whole texts."""
-    truncation = model[0].tokenizer.truncation
-    return None if truncation is None else int(truncation["max_length"])
-
-
 def tokens_without_row(model: SentenceTransformer) -> dict[int, str]:
     """Return the tokens, by id, that a model's table has no row for; most models have none such.
 
@@ -72,7 +66,8 @@ def max_length(model: SentenceTransformer) -> int:
     UNLIMITED for a model that has neither.
     """
     if is_static(model):
-        limits = [static_limit(model)]
+        truncation = model[0].tokenizer.truncation  # where a static model has its length; None: it reads whole texts
+        limits = [None if truncation is None else truncation["max_length"]]
     else:
         backbone = getattr(model[0], "auto_model", None)
         limits = [model.max_seq_length, None if backbone is None else position_limit(backbone)]

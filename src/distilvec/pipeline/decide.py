@@ -238,7 +238,10 @@ def begun_dtype(
     if recipe.cache.remote is not None:
         with about("cache.remote"):
             names = Remote(recipe.cache.remote).folders()
-        pushed = [dtype for dtype, folder in folders.items() if _is_among(folder, names)]
+        pushed = []
+        for dtype, folder in folders.items():
+            if any(name == folder.name or is_part(name, folder) for name in names):
+                pushed.append(dtype)
         if len(pushed) == 1:
             return pushed[0]
     rows: dict[Dtype, int] = {}
@@ -247,10 +250,6 @@ def begun_dtype(
         if count is not None:
             rows[dtype] = count
     return max(rows, key=lambda dtype: rows[dtype], default=None)
-
-
-def _is_among(folder: Path, names: Sequence[str]) -> bool:
-    return any(name == folder.name or is_part(name, folder) for name in names)
 
 
 def _begun_rows(folder: Path, fingerprint: str, corpus: Corpus) -> int | None:

@@ -379,7 +379,7 @@ def flat_rows(comparison: Comparison) -> list[list[Any]]:
     tasks = [*comparison.tasks, *comparison.averages] if comparison.tasks else []
     header = ["run", "method", "seeds", "reference"]
     for task in tasks:
-        titles = _flat_titles(task)
+        titles = [task, f"{task} std", f"{task} mark", f"{task} % of teacher", f"{task} % of teacher, asymmetric"]
         while not {*header, *PLAIN}.isdisjoint(titles):
             titles = [f"task {title}" for title in titles]
         header += titles
@@ -392,11 +392,6 @@ def flat_rows(comparison: Comparison) -> list[list[Any]]:
         line += [getattr(row, key) for key in PLAIN]
         lines.append(line)
     return lines
-
-
-def _flat_titles(task: str) -> list[str]:
-    """Return the titles of a task's or average's columns."""
-    return [task, f"{task} std", f"{task} mark", f"{task} % of teacher", f"{task} % of teacher, asymmetric"]
 
 
 # -- figures ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Until validation was drawn by origin (data/origins.py), it was drawn by rows: of
 with the same articles, some rows were trained and others held out. For each file of results/ whose overlap, distance,
 learning rate or choice of a checkpoint rests on held-out rows, this builds the corpus of its recipe, draws rows by the
 rule and the seed of then, and counts the held-out ones that have one origin with a trained one. Results of RESULT
-alone are counted anew, others stay in the file.
+alone are counted anew, others stay in the file. A result that was made again since then is no longer in the list.
 
 Texts of the evaluation suites, which a run leaves out, stay in here: the rows are not the same ones, but drawn alike.
 """
@@ -187,7 +187,6 @@ RESULTS: tuple[tuple[str, str, Draw], ...] = (
     ("levers", "all", partial(of_recipe, "sweeps/levers.yaml", None, None)),
     ("linear_layer", "all", of_linear_layer),
     ("ten_languages", "all", of_ten_languages),
-    ("quickstart", "all", partial(of_recipe, "quickstart.yaml", None, None)),
     ("black_box", "all", of_black_box),
     ("time_to_quality", "all", of_time_to_quality),
     ("training", "all", of_training),

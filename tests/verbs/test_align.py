@@ -2,9 +2,9 @@ import json
 
 import architectures
 import pytest
-from refusals import refused
 from typer.testing import CliRunner
 
+from distilvec.__main__ import run_command
 from distilvec.cli.app import app
 from distilvec.core.errors import DistilvecError
 from distilvec.core.model_name import ModelName
@@ -57,9 +57,19 @@ def test_options(models, texts):
     assert (row["texts"], row["student_tokens"], row["teacher_tokens"]) == (2, 12, 12) and written["kind"] == "mined"
 
 
-def test_errors_say_which_option(models, texts):
-    with refused("", "plain.txt"):
-        load_tokenizer(ModelName(str(texts / "plain.txt")))
+def test_errors_say_which_option(models, texts, capsys):
+    line = [
+        "align",
+        "--teacher",
+        models / "teacher",
+        "--student",
+        texts / "plain.txt",
+        "--texts",
+        texts / "claims.jsonl",
+    ]
+    assert run_command(list(map(str, line))) == 2
+    error = capsys.readouterr().err
+    assert "[--student]" in error and "plain.txt" in error
     with pytest.raises(DistilvecError, match="no column 'absent'"):
         align(models, "--texts", texts / "claims.jsonl", "--column", "absent")
     (texts / "empty.txt").write_text("")

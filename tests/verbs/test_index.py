@@ -24,7 +24,7 @@ import distilvec
 from benchmarks.indexes import DATABASES, lacking, stored
 from distilvec.__main__ import run_command
 from distilvec.config.schema import TeacherSection
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation import columns
 from distilvec.evaluation.significance import mean_interval
@@ -369,7 +369,7 @@ def test_messages_about_an_index_name_it_and_not_its_copy(vectors, near_teacher,
     assert "small-integers: no similarity is stated" in " ".join(capsys.readouterr().err.split())
     index = open_table(section)
     assert "indexes" in str(index.table.path)
-    with refused("teacher.vectors", "no vector in small-integers, such as"):
+    with refused("teacher.vectors", "no vector in small-integers, such as"), about("teacher"):
         index.embed(NEW[:1])
 
 

@@ -124,7 +124,7 @@ class Teacher:
             if self.section.api is None and teacher.manifest().weights != self.embeddings.weights:
                 name = "model" if self.section.vectors is None else "vectors"
                 problem = f"{self.info.name} was changed after this command had read it."
-                raise DistilvecError(problem, "Run the command again when nothing writes to it.", key=f"teacher.{name}")
+                raise DistilvecError(problem, "Run the command again when nothing writes to it.", key=f".{name}")
             return teacher
 
     def record(self, several: bool, unread: bool = False) -> TeacherRecord:

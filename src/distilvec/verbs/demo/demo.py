@@ -205,7 +205,7 @@ def _texts(recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None,
 
 def _embed(recipe: Recipe, texts: DemoTexts) -> tuple[Array, Similarity]:
     """Return the teacher's vectors of documents, then of queries, float32 [rows, dim], and its similarity."""
-    with open_teacher(recipe.teacher, recipe.train.device) as teacher:
+    with about("teacher"), open_teacher(recipe.teacher, recipe.train.device) as teacher:
         similarity = teacher.similarity
         if similarity == "euclidean":
             raise DistilvecError(

@@ -106,7 +106,9 @@ def export_router(student: Path, out: Path | None) -> Path:
         overlap=record.overlap if compatible else None,  # judged was the student without its projection
     )
     check_form_folder(out, routed.name)
-    with load_teacher(section.model_copy(update={"dtype": "float32"}), "cpu") as teacher:
+    with about("teacher"):
+        opened_teacher = load_teacher(section.model_copy(update={"dtype": "float32"}), "cpu")
+    with opened_teacher as teacher:
         if teacher.manifest().weights != job.teacher.manifest.weights:
             raise DistilvecError(
                 f"{section.model} is another model than the one that {job.folder} was trained with.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from contextlib import nullcontext
 
 import architectures
 import numpy as np
@@ -15,12 +16,14 @@ from refusals import refused
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding, Transformer
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, T5Gemma2Config, T5Gemma2ForConditionalGeneration
+from transformers.models.t5gemma2.modeling_t5gemma2 import T5Gemma2Encoder
 
 from distilvec.config.student import StudentSection
 from distilvec.core.errors import about
 from distilvec.core.info import TeacherInfo
 from distilvec.core.model_name import ModelName
+from distilvec.models.checks import check_complete
 from distilvec.models.load import load_backbone, load_tokenizer
 from distilvec.students.build import build_student
 from distilvec.students.shape import read_shape
@@ -92,6 +95,20 @@ def test_a_shard_that_the_index_does_not_name_is_missed(folder):
     change_json(index, weight_map={name: place for name, place in places.items() if place != lost})
     with refused("", "weights"):
         open_embedder(str(folder))
+
+
+@pytest.mark.parametrize("lost", [None, "model.encoder.layers.1.mlp.up_proj.weight"])
+def test_the_encoder_of_a_whole_t5gemma2_is_compared_with_its_own_weights(lost, tmp_path):
+    """Those are called otherwise in the whole model, and lie there beside the decoder's."""
+    sizes = {**architectures.DECODER, "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
+    image = {"model_type": "siglip_vision_model", **architectures.SIZES, "num_hidden_layers": 1, "image_size": 28}
+    encoder = {"text_config": sizes, "vision_config": image, "mm_tokens_per_image": 4}
+    config = T5Gemma2Config(encoder=encoder, decoder=sizes, image_token_index=63)
+    folder = tmp_path / "whole"
+    T5Gemma2ForConditionalGeneration(config).save_pretrained(folder)
+    change_weights(folder, lambda name: name if name != lost else None)
+    with nullcontext() if lost is None else refused("", "lacks 1 of"):
+        check_complete(T5Gemma2Encoder(config.encoder), ModelName(str(folder)), "")
 
 
 def test_weights_that_nothing_reads_may_be_missing_and_prefixes_are_those_of_other_tasks(folder):

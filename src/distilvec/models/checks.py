@@ -95,13 +95,14 @@ def check_complete(backbone: PreTrainedModel, model: ModelName, subfolder: str, 
     its log alone, or on request. sentence-transformers does not hand the request on, so it is made for a second network
     on the meta device: the files' names are read, their weights are not. `quantized`: on loading, not in the files.
     """
-    if type(backbone).__name__ == "T5Gemma2Encoder":
-        return  # sentence-transformers changes how its weights are called while it loads them
+    kind = type(backbone)
+    if kind.__name__ == "T5Gemma2Encoder":  # sentence-transformers changes how its weights are called in a whole model
+        kind = type(kind.__name__, (kind,), {"__module__": kind.__module__, "base_model_prefix": "model.encoder"})
     config = copy.deepcopy(backbone.config)
     if quantized:
         del config.quantization_config
     with _silent(logging.getLogger("transformers"), logging.getLogger("transformers.modeling_utils")):  # said before
-        network, report = type(backbone).from_pretrained(
+        network, report = kind.from_pretrained(
             model.name,
             config=config,
             subfolder=subfolder,

@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from refusals import refused
 
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import EvaluationSection
 from distilvec.config.score_columns import SCORE_COLUMNS, ScoredModel, columns_with
-from distilvec.evaluation.columns import make_columns
+from distilvec.core.errors import about
+from distilvec.evaluation.columns import make_columns, score_columns
+from distilvec.evaluation.evaluator import EmbeddingCache
+from distilvec.evaluation.tasks import StsTask
+from distilvec.teachers.encode import EmbeddedBatch
 
 
 @dataclass
@@ -53,3 +59,28 @@ def test_columns_with_a_model():
     assert {"teacher", "asymmetric", "untrained_asymmetric", "mixed"} <= columns_with("teacher")
     for name in ("teacher", "student", "projected", "asymmetric", "mixed"):
         assert name not in columns_with("untrained")
+
+
+def test_a_table_that_is_damaged_further_on_fails_the_tasks_that_need_it(embedder):
+    class Damaged(type(embedder())):
+        dim = 16
+
+        def embed_batches(self, texts, role):
+            yield EmbeddedBatch(np.arange(len(texts)), {"embedding": self.embed(texts, role)}, 1.0)
+
+        def embed(self, texts, role="document"):
+            if "lost" in texts:
+                with about("teacher.vectors", "rows.parquet"):
+                    raise pa.ArrowInvalid("corrupt page")
+            return super().embed(texts, role)
+
+    gold = np.arange(4.0)
+    tasks = [
+        StsTask("damaged", ["lost", "b", "c", "d"], ["e", "f", "g", "h"], gold),
+        StsTask("whole", ["i", "j", "k", "l"], ["m", "n", "o", "p"], gold),
+    ]
+    problems = []
+    scores, _ = score_columns(tasks, {"teacher": (Damaged(), Damaged())}, EmbeddingCache(), problems)
+    assert [score.task for score in scores["teacher"]] == ["whole"]
+    (problem,) = problems
+    assert problem.task == "damaged" and "rows.parquet" in problem.text

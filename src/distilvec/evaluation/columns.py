@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
 
 from distilvec.config.score_columns import SCORE_COLUMNS, ScoredModel
-from distilvec.core.errors import DistilvecError, user_error
+from distilvec.core.errors import DistilvecError, noted_key, user_error
 from distilvec.core.log import log, progress
 from distilvec.evaluation.aggregate import task_weights
 from distilvec.evaluation.evaluator import (
@@ -102,9 +101,14 @@ def embed_ahead(request: EmbeddingRequest, cache: EmbeddingCache) -> None:
         return
     what = f"embedding with {request.embedder.name}"
     is_api = isinstance(request.embedder, ApiEmbedder)
-    with progress(what, missing.size, "texts") as advance, nullcontext() if is_api else suppress(DistilvecError):
-        for step in cache.embed(missing):
-            advance(step.texts, work=step.share * missing.size)
+    try:
+        with progress(what, missing.size, "texts") as advance:
+            for step in cache.embed(missing):
+                advance(step.texts, work=step.share * missing.size)
+    except Exception as error:
+        is_of_vectors = isinstance(error, DistilvecError) or noted_key(error)  # a model that fails fails for every task
+        if is_api or not is_of_vectors:
+            raise
 
 
 def answered(tasks: Sequence[Task], name: str, query: Embedder, document: Embedder) -> list[Task]:

@@ -162,6 +162,8 @@ def test_a_metric_says_which_way_is_better():
     good, bad = (Metric("accuracy", value, True) for value in (0.9, 0.8))
     assert good.is_better_than(bad) and bad.is_worse_than(good) and not bad.is_better_than(good)
     assert not good.is_better_than(good) and not good.is_worse_than(good)
+    broken = Metric("distance", math.nan, False)
+    assert broken.is_worse_than(near, 0.05) and not broken.is_better_than(near)
 
 
 def test_training_that_helps_is_left_alone(tiny_recipe, tmp_path):

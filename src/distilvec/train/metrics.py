@@ -45,8 +45,8 @@ class Metric:
         return self._gain(other) > share * abs(other.value)
 
     def is_worse_than(self, other: Metric, share: float = 0.0) -> bool:
-        """Whether it is worse by more than this share of the other's value."""
-        return -self._gain(other) > share * abs(other.value)
+        """Whether it is worse by more than this share of the other's value, as nan is."""
+        return not -self._gain(other) <= share * abs(other.value)
 
     def _gain(self, other: Metric) -> float:
         return self.value - other.value if self.higher_is_better else other.value - self.value

@@ -392,7 +392,7 @@ def check_output_folder(path: Path, key: str) -> None:
 
 
 def make_parents(path: Path, key: str) -> None:
-    """Make the folders that lead to a file which the user named. DistilvecError with `key` where that fails."""
+    """Make the folders that lead to a file which the user named; errors are about `key`."""
     with creating(key, path):
         path.parent.mkdir(parents=True, exist_ok=True)
 

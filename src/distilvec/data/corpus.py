@@ -213,8 +213,7 @@ def build_corpus(
 
     `prompts` by role (a missing role has none). Texts that have one origin with an `excluded` text are dropped, and
     counted by what that text is. `progress(stage, rows)` is called now and then.
-    Errors: DistilvecError for sources that cannot be read, fewer than two rows, more than half for validation, no
-    disk space.
+    Errors: DistilvecError for fewer than two rows, more than half for validation, no disk space; those of `read_texts`.
     """
     excluded = (excluded or {}) if section.exclude_evaluation else {}
     excluded_kinds = _kinds_by_key(excluded)
@@ -234,9 +233,8 @@ def build_corpus(
         for position, (source, count) in enumerate(zip(section.sources, counts, strict=True)):
             rows = slice(ends[position] - count["candidates"], ends[position])
             count["duplicates"] = int(np.count_nonzero(~keep[rows] & (text_origins.kinds[rows] == 0)))
-            _exclude(
-                text_origins.kinds[rows], list(excluded), keep[rows], count
-            )  # a view: what is left out there, is in `keep`
+            # `keep[rows]` is a view: what is left out there is left out of `keep`
+            _exclude(text_origins.kinds[rows], list(excluded), keep[rows], count)
             seed = np.random.PCG64([section.seed, position])
             _apply_limit(source, keep[rows], count, np.random.Generator(seed))
         totals: dict[str, Any] = {}

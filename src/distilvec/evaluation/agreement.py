@@ -76,7 +76,7 @@ class RankingAgreement:
 
 @dataclass(frozen=True)
 class TaskRankings:
-    """Rankings of a retrieval task (evaluation/agreement.py). Published reports have no texts: `queries` is None."""
+    """Rankings of a retrieval task. Published reports have no texts: `queries` is None."""
 
     models: dict[str, RankingAgreement]
     queries: RankedQueries | None = None

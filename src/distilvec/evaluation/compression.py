@@ -39,7 +39,7 @@ SMALLEST_DIM = 32
 
 @dataclass(frozen=True)
 class CompressionScore:
-    """Score of a model on a task with vectors of so many dimensions in a precision (evaluation/compression.py)."""
+    """Score of a model on a task with vectors of so many dimensions in a precision."""
 
     task: str
     column: str

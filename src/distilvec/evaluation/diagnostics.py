@@ -81,7 +81,7 @@ class LengthGates:
 
 @dataclass(frozen=True)
 class Experts:
-    """The routing of a student with a mixture of experts (evaluation/diagnostics.py)."""
+    """The routing of a student with a mixture of experts."""
 
     count: int
     rows: int

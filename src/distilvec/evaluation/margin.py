@@ -43,7 +43,7 @@ class FitPoint:
 
 @dataclass(frozen=True)
 class MarginFit:
-    """Score against distance: a line, where it crosses the teacher's score, and the margin (evaluation/margin.py)."""
+    """Score against distance: a line, where it crosses the teacher's score, and the margin."""
 
     teacher: float
     slope: float

@@ -57,7 +57,7 @@ class WrongText:
 
 @dataclass(frozen=True)
 class Mistakes:
-    """Mistakes of a classifier on the test split (evaluation/mistakes.py)."""
+    """Mistakes of a classifier on the test split."""
 
     rows: int
     wrong: int

@@ -56,7 +56,7 @@ class FarText:
 
 @dataclass(frozen=True)
 class TextDistances:
-    """Distances of texts to the teacher (evaluation/text_distances.py). `trained`: of texts that were trained on."""
+    """Distances of texts to the teacher. `trained`: of texts that were trained on."""
 
     rows: int
     mean: float

@@ -15,8 +15,8 @@ from distilvec.core.errors import DistilvecError, about, creating, first_line
 class Journal:
     """Answers by word, and how often each word was left unanswered; a file of JSON lines, the first one its settings.
 
-    A line that a kill has left unfinished is removed. Errors: DistilvecError for a file of other settings, a damaged
-    file, and a full disk.
+    A line that a kill has left unfinished is removed. Errors: DistilvecError for a file of other settings and for a
+    damaged file.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:

@@ -80,7 +80,7 @@ class Shard:
     def verify(self, folder: Path, name: str) -> Path:
         """A signal's file, compared with its checksum if this process has not read the file before.
 
-        Errors: DistilvecError for a file that is damaged or cannot be read.
+        Errors: DistilvecError for a damaged file.
         """
         path = self.path(folder, name)
         with about(KEY_NAME, path):
@@ -240,7 +240,7 @@ def lock(folder: Path, wait: bool = True) -> AbstractContextManager[None]:
 def begin(manifest: Path, content: str) -> None:
     """Write the manifest of a cache in a new or empty folder, unless another process was faster.
 
-    Errors: DistilvecError for a folder with other files in it, or one that cannot be made.
+    Errors: DistilvecError for a folder with other files in it.
     """
     folder = manifest.parent
     with about(KEY_NAME, folder):

@@ -45,6 +45,7 @@ from distilvec.teachers.cache.fill import (
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.embedder import kept_dims
 from distilvec.teachers.encode import BATCH_TOKENS, EmbeddedBatch, Vectors, collect
 from distilvec.teachers.sources import OPENAI
 
@@ -291,11 +292,7 @@ class ApiEmbedder:
             parts = self._in_parts(list(_PROBE), counts, self.api.dimensions, "document")
             vectors = np.concatenate([vectors for _, vectors in parts])
         full = vectors.shape[1]
-        truncate_dim = self.section.truncate_dim
-        if truncate_dim is not None and truncate_dim > full:
-            raise DistilvecError(
-                f"found {truncate_dim}; the vectors have {full}.", "Give at most that.", key=".truncate_dim"
-            )
+        kept_dims(self.section.truncate_dim, full)  # refused before texts are paid for
         normalized = bool((np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE).all())
         largest = np.abs(vectors[:2]).argmax(axis=1)
         signature = [(int(place), bool(vectors[row, place] > 0)) for row, place in enumerate(largest)]

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.core.batch import TextBatch
+from distilvec.core.errors import DistilvecError
 from distilvec.core.info import Role
 from distilvec.core.outputs import ModelOutputs
 from distilvec.core.similarity import Similarity
@@ -52,6 +53,14 @@ class BatchTeacher(Protocol):
     def signals(self, batch: TextBatch) -> ModelOutputs:
         """The required outputs on the batch's device, float32, without gradient."""
         ...
+
+
+def kept_dims(truncate_dim: int | None, dims: int) -> int:
+    """Return the dimensions of vectors after `truncate_dim`. Errors: DistilvecError for more than the vectors have."""
+    if truncate_dim is not None and truncate_dim > dims:
+        problem = f"found {truncate_dim}; the vectors have {dims}."
+        raise DistilvecError(problem, "Give at most that.", key=".truncate_dim")
+    return truncate_dim or dims
 
 
 @dataclass(frozen=True, eq=False)

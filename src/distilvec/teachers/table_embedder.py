@@ -40,6 +40,7 @@ from distilvec.teachers.cache.manifest import Manifest, hash_named
 from distilvec.teachers.cache.parquet import TableRows, VectorTable, append_rows
 from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache, beginning
+from distilvec.teachers.embedder import kept_dims
 from distilvec.teachers.encode import EmbeddedBatch
 from distilvec.teachers.model_embedder import ModelEmbedder
 
@@ -75,14 +76,7 @@ class TableEmbedder:
         with about(_KEY, path):
             self.table = VectorTable(path, self.prompts, columns=section.columns)
             self.normalized = self._measure()
-        full_dim = self.table.dims["embedding"]
-        if section.truncate_dim is not None and section.truncate_dim > full_dim:
-            raise DistilvecError(
-                f"found {section.truncate_dim}; the vectors have {full_dim}.",
-                "Give at most that.",
-                key=".truncate_dim",
-            )
-        self.dim = section.truncate_dim or full_dim
+        self.dim = kept_dims(section.truncate_dim, self.table.dims["embedding"])
         self.pre_dense_dim = self.table.dims.get("pre_dense")
         self.similarity: Similarity = section.similarity or "cosine"
 

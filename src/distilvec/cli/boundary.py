@@ -51,10 +51,10 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
 
     `--debug` or DISTILVEC_DEBUG=1 shows the traceback of an error.
     """
-    words, given = take_options(arguments)
-    debug = "--debug" in given or os.environ.get(DEBUG, "") not in ("", "0")
+    words, options = take_options(arguments)
+    debug = "--debug" in options or os.environ.get(DEBUG, "") not in ("", "0")
     try:
-        with signals_raised(), verbosity(_level(given)), quiet_libraries(), _debugging(debug), json_alone(words):
+        with signals_raised(), verbosity(_level(options)), quiet_libraries(), _debugging(debug), json_alone(words):
             result = _commands(app)(args=words, prog_name="distilvec", standalone_mode=False)
         sys.stdout.flush()
         status = result if isinstance(result, int) else 0
@@ -80,12 +80,12 @@ def take_options(arguments: Sequence[str]) -> tuple[list[str], frozenset[str]]:
     return [*words, *arguments[end:]], EVERYWHERE.intersection(arguments[:end])
 
 
-def _level(given: frozenset[str]) -> Level:
-    if {"--quiet", "--verbose"} <= given:
+def _level(options: frozenset[str]) -> Level:
+    if {"--quiet", "--verbose"} <= options:
         raise DistilvecError("--quiet and --verbose cannot be combined.", key="--quiet")
-    if "--quiet" in given:
+    if "--quiet" in options:
         return Level.QUIET
-    return Level.VERBOSE if "--verbose" in given else Level.NORMAL
+    return Level.VERBOSE if "--verbose" in options else Level.NORMAL
 
 
 @contextmanager

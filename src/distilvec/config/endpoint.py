@@ -150,8 +150,8 @@ class EndpointSection(Section):
         """Refuse fields of the body that have keys of their own, and a cost without a price."""
         if holds_secret(self.body):
             raise refused("body", "has a field for a key or password, which a run folder would store. Use key_variable")
-        if own := [name for name in self.own_fields if name in self.body]:
-            raise refused("body", f"found '{own[0]}', which a request has already. Remove it")
+        if clashes := [name for name in self.own_fields if name in self.body]:
+            raise refused("body", f"found '{clashes[0]}', which a request has already. Remove it")
         if self.most_cost is not None and not self.price:
             raise refused("most_cost", "needs the price of a million tokens. Set price, or most_tokens instead")
         return self

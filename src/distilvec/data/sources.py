@@ -81,7 +81,7 @@ class Conditions:
                 others.add(shown_value(value))
             return False
         if self.missing[name]:
-            self.missing[name] -= {str(given) for given in allowed if given == value or str(given) == str(value)}
+            self.missing[name] -= {str(item) for item in allowed if item == value or str(item) == str(value)}
         return True
 
     def unmet(self) -> Iterator[str]:

@@ -287,12 +287,12 @@ class _Ranks:
 
 def _without_rows(first: _Ranks, second: _Ranks) -> Array:
     """Sum of products of two ranks without each row, float64 [rows]."""
-    own = first.ranks * second.ranks
+    products = first.ranks * second.ranks
     changes = first.signed_sums(second.ranks) + second.signed_sums(first.ranks)
     table = np.zeros((first.bins.max() + 1, second.bins.max() + 1))
     np.add.at(table, (first.bins, second.bins), 1)
     signs = _higher_less_lower(_higher_less_lower(table).T).T[first.bins, second.bins]
-    return np.asarray(own.sum() - own - changes / 2 + signs / 4)
+    return np.asarray(products.sum() - products - changes / 2 + signs / 4)
 
 
 def _higher_less_lower(sums: Array) -> Array:

@@ -153,13 +153,13 @@ def load_retrieval(
         documents = {key: join_title(title, text, titles) for key, (title, text) in corpus.items()}
         untitled = [text for key, (_, text) in corpus.items() if text != documents[key]]
         texts = {key: text for key, (_, text) in queries.items()}
-        own = set()
+        own_queries = set()
         for key in texts.keys() & corpus.keys():
             same_text = texts[key].strip() in (corpus[key][1].strip(), documents[key].strip())
             is_answer = judgements.get((key, key), 0) > 0
             if not is_answer and (own_documents == "leave_out" or (own_documents == "same_text" and same_text)):
-                own.add(key)
-        task = make_retrieval(name, documents, texts, judgements, untitled, str(file), own)
+                own_queries.add(key)
+        task = make_retrieval(name, documents, texts, judgements, untitled, str(file), own_queries)
     if differing:
         note = f"{len(differing)} of {len(judgements)} judgements repeat with different scores; the highest counts"
         task = replace(task, warnings=(*task.warnings, note))

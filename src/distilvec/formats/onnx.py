@@ -230,8 +230,8 @@ def parity(
         if head is not None:
             expected += Graph(model, head).eval().run(tokens, [LOGITS])
             outputs = (*outputs, LOGITS)
-        for found, wanted in zip(session.run(tokens, outputs), expected, strict=True):
-            differences.append(np.abs(found - wanted).max())
+        for result, expected_result in zip(session.run(tokens, outputs), expected, strict=True):
+            differences.append(np.abs(result - expected_result).max())
     return float(np.max(differences))  # np.max, unlike max, is NaN if one of them is
 
 

@@ -238,10 +238,10 @@ def check_vector(vector: Any, model: Any, name: str) -> None:
     vector = torch.as_tensor(vector)
     if not torch.isfinite(vector).all():
         raise DistilvecError(f"{name} gives vectors that are not finite numbers.", "Copy or train the model again.")
-    stated, width = stated_width(model), vector.shape[-1]
-    if stated is not None and width not in (stated, model.get_embedding_dimension()):
+    stated_dims, width = stated_width(model), vector.shape[-1]
+    if stated_dims is not None and width not in (stated_dims, model.get_embedding_dimension()):
         raise DistilvecError(
-            f"{name} states vectors of {stated} dimensions and gives {width}, which would be cut in silence.",
+            f"{name} states vectors of {stated_dims} dimensions and gives {width}, which would be cut in silence.",
             "Correct the dimension of its pooling (1_Pooling/config.json), or save the model again.",
         )
 

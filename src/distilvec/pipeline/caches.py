@@ -62,8 +62,8 @@ def find_cache(recipe: Recipe, store: ArtifactStore, teacher: str, fingerprint: 
     pull_cache(recipe, folder)
     if folder.exists():
         return TeacherCache.open(folder)
-    if found := superset_caches(folder, fingerprint):
-        return max(found, key=len)
+    if supersets := superset_caches(folder, fingerprint):
+        return max(supersets, key=len)
     raise DistilvecError(
         f"the vectors of {teacher} are no longer in {folder}.",
         "Compute them again: distilvec cache fill with the run's recipe.yaml.",

@@ -77,8 +77,8 @@ def size_student(
         dim = teacher.dim if in_teacher_space else None
         later_modules = read_later_modules(model)
         if why_not_kept(later_modules, section.pooling, dim) is None:  # else the student is refused when it is built
-            kept = kept_modules(later_modules, dim, fold=section.dense == "fold")
-            shape = replace(shape, linear="keep", kept_parameters=count_weights(kept))
+            kept_layers = kept_modules(later_modules, dim, fold=section.dense == "fold")
+            shape = replace(shape, linear="keep", kept_parameters=count_weights(kept_layers))
     elif section.dense == "auto" and not in_teacher_space:
         shape = replace(shape, linear="never")
     else:

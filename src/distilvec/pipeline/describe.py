@@ -92,7 +92,11 @@ def _teacher_file(section: TeacherSection, store: ArtifactStore) -> Path | None:
     api_settings = section.api and section.api.model_dump(include={"base_url", "dimensions", "body", "by_role"})
     with about(".model"):
         model = api_settings if folder is None else hash_model(folder, section.adapters)
-    stated_settings = None if folder is None else _stated(folder)
+    # A model states its prompts and its similarity in this file, which no hash of a model reads
+    settings_file = None if folder is None else folder / "config_sentence_transformers.json"
+    stated_settings = None
+    if settings_file is not None and settings_file.is_file():
+        stated_settings = settings_file.read_text(encoding="utf-8")
     return store.folder("descriptions", f"{recipes.fingerprint(FORMAT, settings, model, stated_settings)}.json")
 
 
@@ -222,12 +226,6 @@ def student_info(model: SentenceTransformer) -> StudentInfo:
         any(rates),
         parameters=count_parameters(model.parameters()),
     )
-
-
-def _stated(folder: Path) -> str | None:
-    """Return the file in which a model states its prompts and its similarity, which no hash of a model reads."""
-    path = folder / "config_sentence_transformers.json"
-    return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def _with_tuples(info: dict[str, Any]) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class Meter:
         with self._changed:
             if self.section.cap is not None:
                 self.counts |= read_counts(self.file)  # another process may have spent some
-            while self._open and self._exceeded(*[(one.most, one.answer) for one in (*self._open, batch)]):
+            while self._open and self._exceeded(*[(sent.most, sent.answer) for sent in (*self._open, batch)]):
                 self._changed.wait()
             if (cap := self._exceeded((batch.tokens, 0))) is not None:
                 raise DistilvecError(

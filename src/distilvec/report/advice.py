@@ -92,20 +92,22 @@ def far_from_the_space(report: Report) -> str:
     changes = report.changes.get("documents", {})
     change = changes.get(RETRIEVAL, changes.get(AVERAGE))
     judgement = _judgement(report)
-    kept = ""
+    shares = ""
     has_fallen = change is not None and change.is_loss
     if has_fallen and alone is not None and with_documents is not None and alone - with_documents >= FAR:
-        kept = f"{number(with_documents, 1)}% of its retrieval score instead of {number(alone, 1)}%"
+        shares = f"{number(with_documents, 1)}% of its retrieval score instead of {number(alone, 1)}%"
     elif judgement is not None and judgement.student.among is not None and judgement.student.alone is not None:
-        own, among = judgement.student.alone, judgement.student.among
-        if among.high < own.low:
-            kept = f"an overlap@10 of {among.mean:.2f} instead of {own.mean:.2f}"
-    if not kept:
+        own_share, among = judgement.student.alone, judgement.student.among
+        if among.high < own_share.low:
+            shares = f"an overlap@10 of {among.mean:.2f} instead of {own_share.mean:.2f}"
+    if not shares:
         return ""
     fix = "train longer (train.epochs)"
     if _starts_at_random(report):
         fix = f"{RIDGE}, or {fix}"
-    return f"With the teacher's vectors the student keeps {kept} alone, so it is not yet in the teacher's space: {fix}."
+    return (
+        f"With the teacher's vectors the student keeps {shares} alone, so it is not yet in the teacher's space: {fix}."
+    )
 
 
 def random_layer(report: Report) -> str:
@@ -168,8 +170,8 @@ def confused_classes(report: Report) -> str:
 def retrieval_falls(report: Report) -> str:
     """Retrieval keeps less than the average does, and training is not the cause."""
     verdict = report.verdict or Verdict()
-    kept, retrieval = verdict.retention, verdict.retrieval
-    if kept is None or retrieval is None or kept - retrieval < FALLS or training_lowers(report):
+    retention, retrieval = verdict.retention, verdict.retrieval
+    if retention is None or retrieval is None or retention - retrieval < FALLS or training_lowers(report):
         return ""
     change = report.intervals.get("student", {}).get(RETRIEVAL)
     if change is None or not change.is_loss:
@@ -178,7 +180,7 @@ def retrieval_falls(report: Report) -> str:
     if report.vocabulary is not None:
         larger = "take a larger token table (student.vocabulary)"
     return (
-        f"Retrieval falls most ({number(retrieval, 1)}% of the teacher's, all tasks {number(kept, 1)}%): "
+        f"Retrieval falls most ({number(retrieval, 1)}% of the teacher's, all tasks {number(retention, 1)}%): "
         f"train longer (train.epochs), or {larger}."
     )
 

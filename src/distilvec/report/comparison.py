@@ -402,9 +402,9 @@ def retention_figure(comparison: Comparison, against: str) -> Figure:
     axis = AXES[against]
     points = []
     for row in comparison.rows:
-        cost, kept = getattr(row, against), row.retention.get(AVERAGE)
-        if cost and cost > 0 and kept is not None:
-            points.append(LinePoint("", row.run, axis.factor * cost, kept))
+        cost, retention = getattr(row, against), row.retention.get(AVERAGE)
+        if cost and cost > 0 and retention is not None:
+            points.append(LinePoint("", row.run, axis.factor * cost, retention))
     front = pareto([(point.x, point.y) for point in points], axis.better)
     records = [
         {

@@ -88,9 +88,9 @@ class Encoder(nn.Module):
             recording(tuple(attentions.values()), tuple(projections.values()), attention_rows) as recorded,
             pooling_inputs(self.backbone, {*pooled.values()} - {self.layers}, pool) as vectors,
         ):
-            asked = {"output_attentions": True} if attentions and not has_interface(self.backbone) else {}
-            output = self.backbone(**tokens, output_hidden_states=bool(inner), return_dict=True, **asked)
-            if asked:
+            options = {"output_attentions": True} if attentions and not has_interface(self.backbone) else {}
+            output = self.backbone(**tokens, output_hidden_states=bool(inner), return_dict=True, **options)
+            if options:
                 recorded.keep_returned(output.attentions or ())
         last = output.last_hidden_state  # after the final norm, if there is one
         if pool is not None and self.layers in pooled.values():

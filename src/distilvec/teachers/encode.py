@@ -174,11 +174,11 @@ class Forward:
         return {"embedding": features["sentence_embedding"].float(), **signals}
 
 
-def batch_budget(stated: int | None, device: torch.device) -> int:
-    """Return the tokens of a batch on a device: those that are stated, or the device's; on a CPU CPU_TOKENS at most."""
+def batch_budget(batch_tokens: int | None, device: torch.device) -> int:
+    """Return the tokens of a batch on a device: `batch_tokens` or the device's; on a CPU at most CPU_TOKENS."""
     if device.type == "cpu":
-        return min(stated or BATCH_TOKENS, CPU_TOKENS)
-    return stated or (GPU_TOKENS if device.type == "cuda" else BATCH_TOKENS)
+        return min(batch_tokens or BATCH_TOKENS, CPU_TOKENS)
+    return batch_tokens or (GPU_TOKENS if device.type == "cuda" else BATCH_TOKENS)
 
 
 def check_tokens(

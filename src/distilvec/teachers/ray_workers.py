@@ -54,9 +54,9 @@ class Worker:
         if self._teacher is None:
             torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
             teacher = load_teacher(TeacherSection.model_validate(self._section), self._device)
-            found = teacher.manifest(self._manifest.store_dtype, pre_dense)
+            manifest = teacher.manifest(self._manifest.store_dtype, pre_dense)
             with about("--ray"):
-                found.check_equal(self._manifest, "a worker's model")
+                manifest.check_equal(self._manifest, "a worker's model")
             self._teacher = teacher
         return self._teacher.signals(prompted, pre_dense)
 

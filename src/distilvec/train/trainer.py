@@ -152,7 +152,7 @@ class Trainer:
         if self.processes_before != processes.world_size():
             log(f"the checkpoint is of {self.processes_before} processes: from here on other dropout masks are drawn")
         self.run()
-        if self._asked()[0] or not self.state.finished:
+        if self._requests()[0] or not self.state.finished:
             done = f"{self.state.step:,} of {self.total_steps:,}{of_stage}"
             raise Stopped(
                 f"stopped at step {done}.", "Run the same command again to go on.", key="train", number=self.stop_signal
@@ -168,7 +168,7 @@ class Trainer:
             with stop_on_signals(self._ask_to_stop), bar as advance, processes.exchange(only=False):
                 if self.state.step == 0:
                     self._validate_start()
-                while not (self.state.finished or self._asked()[0]):
+                while not (self.state.finished or self._requests()[0]):
                     self._epoch(advance)
         finally:  # trackers send their last lines then
             for tracker in self.accelerator.trackers:
@@ -203,7 +203,7 @@ class Trainer:
                 break
             if state.step in self.saved_steps or state.step in self.validation_steps:
                 self._validate()
-            stopping, saving = self._asked(self._checkpoint_due())
+            stopping, saving = self._requests(self._checkpoint_due())
             if saving:
                 self._checkpoint()
             if stopping:
@@ -532,7 +532,7 @@ class Trainer:
         self.stop_asked = True
         self.stop_signal = number
 
-    def _asked(self, due: bool = False) -> tuple[bool, bool]:
+    def _requests(self, due: bool = False) -> tuple[bool, bool]:
         """Return whether to stop, and whether to save a checkpoint; the same in all processes, in one exchange.
 
         Any process may have been asked to stop, and in any a checkpoint may be `due`: their clocks differ.

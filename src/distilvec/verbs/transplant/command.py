@@ -92,7 +92,7 @@ def transplant(
             transplant_folder,
         )
 
-        if sum(one is not None for one in (rank, budget, budget_mb)) > 1:
+        if sum(setting is not None for setting in (rank, budget, budget_mb)) > 1:
             raise DistilvecError("found several of --rank, --budget and --budget-mb.", "Give one.", key="--budget")
         if budget_mb is not None:
             check_positive(budget_mb, "--budget-mb")

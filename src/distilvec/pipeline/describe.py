@@ -18,7 +18,7 @@ from distilvec.core.log import log
 from distilvec.data.corpus import Corpus
 from distilvec.models.checks import check_place
 from distilvec.models.experts import Experts
-from distilvec.models.load import folder_of, resolve_model
+from distilvec.models.load import SETTINGS, folder_of, resolve_model
 from distilvec.models.parts import is_static, max_length, text_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.models.weights import count_parameters, map_weights
@@ -93,7 +93,7 @@ def _teacher_file(section: TeacherSection, store: ArtifactStore) -> Path | None:
     with about(".model"):
         model = api_settings if folder is None else hash_model(folder, section.adapters)
     # A model states its prompts and its similarity in this file, which no hash of a model reads
-    settings_file = None if folder is None else folder / "config_sentence_transformers.json"
+    settings_file = None if folder is None else folder / SETTINGS
     stated_settings = None
     if settings_file is not None and settings_file.is_file():
         stated_settings = settings_file.read_text(encoding="utf-8")

@@ -30,7 +30,7 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from distilvec.config.presets import PRESETS, find_preset
 from distilvec.config.schema import Role
 from distilvec.config.student import StudentSection
-from distilvec.core.errors import DistilvecError, about, first_line, nearest
+from distilvec.core.errors import DistilvecError, about, nearest
 from distilvec.core.info import UNLIMITED
 from distilvec.core.info import TeacherInfo as TeacherInfo
 from distilvec.core.model_name import ModelName
@@ -378,12 +378,8 @@ def fresh_transformer(section: StudentSection, vocabulary: PreTrainedTokenizerBa
         source = ModelName(section.tokenizer, section.revision, section.trust_remote_code)
         tokenizer = vocabulary or load_tokenizer(source)
     config = fresh_config(section.config, tokenizer)
-    try:
+    with about("student.config", type(config).__name__):
         backbone = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
-    except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError) as error:
-        raise DistilvecError(
-            f"no model can be built from it: {first_line(error)}.", "Check its sizes.", key="student.config"
-        ) from error
     with tempfile.TemporaryDirectory() as folder:
         backbone.config.architectures = [type(backbone).__name__]
         backbone.config.save_pretrained(folder)
@@ -411,13 +407,8 @@ def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
     special = {f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")} & names
     of_tokenizer = {"vocab_size": len(tokenizer)}
     of_tokenizer |= {name: getattr(tokenizer, name) for name in special}
-    try:
-        config = AutoConfig.for_model(**{**of_tokenizer, **settings})
-    except (TypeError, ValueError) as error:
-        raise DistilvecError(
-            f"transformers rejected student.config: {first_line(error)}.", "Correct that setting.", key="student.config"
-        ) from error
-    return config
+    with about("student.config", str(kind)):
+        return AutoConfig.for_model(**{**of_tokenizer, **settings})
 
 
 def with_dropout(backbone: PreTrainedModel, rate: float) -> PreTrainedModel:

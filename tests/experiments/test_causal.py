@@ -333,7 +333,7 @@ def test_the_rules_of_other_recipes_hold(tmp_path, monkeypatch):
     }  # fmt: skip
     assert loaded.data.holdout == elsewhere / "held.jsonl"
     for change, key in (
-        ("data.tests={../x: a}", r"\[data.tests.\.\./x\] '../x' cannot name files"),
+        ("data.tests={../x: a}", r"\[data.tests.\?/x\] '../x' cannot name files"),
         ("data.tests={'': a}", r"\[data.tests.''\] .*cannot name files"),
         ("data.seed=-1", r"\[data.seed\]"),
         ("generation.max_new_tokens=true", r"\[generation.max_new_tokens\] .*not a boolean"),

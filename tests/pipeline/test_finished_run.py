@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 
+import pytest
 from refusals import refused
 
 import distilvec
 from distilvec.cli.terminal import show_result
+from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Score
@@ -139,3 +142,12 @@ def test_a_folder_that_is_no_run(tmp_path):
     write_json(RunFolder(tmp_path).record, {"student": 3}, sealed=True)
     with refused("record.json", "student"):
         distilvec.result(tmp_path)
+
+
+def test_a_damaged_student_is_named(tiny_model, tmp_path):
+    opened = made(tmp_path)
+    shutil.copytree(tiny_model, opened.student_folder, dirs_exist_ok=True)
+    (opened.student_folder / "model.safetensors").write_bytes(b"no weights")
+    for use in (lambda: opened.student, opened.export):
+        with pytest.raises(DistilvecError, match=str(opened.student_folder)):
+            use()

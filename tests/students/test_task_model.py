@@ -54,6 +54,13 @@ def test_probabilities_agree_with_labels(kind, texts, student):
     assert repr(model) == f"TaskModel({str(model.folder)!r}, kind={kind!r}, classes=['x', 'y', 'z'])"
 
 
+def test_a_damaged_model_is_named(student):
+    folder = student()
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(DistilvecError, match=f"cannot use {folder}"):
+        TaskModel(folder)
+
+
 def test_white_space_around_a_text_counts_no_more_than_in_training(tmp_path):
     """A byte-level tokenizer has other tokens for it, and training rows are read without it."""
     folder = architectures.sentence_transformer(tmp_path / "model", architectures.gpt2(tmp_path / "backbone"))

@@ -14,7 +14,7 @@ from refusals import refused
 
 import distilvec
 from distilvec.__main__ import run_command
-from distilvec.core.errors import Stopped
+from distilvec.core.errors import DistilvecError, Stopped
 from distilvec.core.files import locked
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.run import run
@@ -104,8 +104,9 @@ def test_a_folder_that_cannot_be_read_does_not_hide_the_others(finished, monkeyp
     assert run_command(["runs", str(finished.parent)]) == 0
     out, err = capsys.readouterr()
     assert "unreadable" in out and str(closed) in err
-    with refused("folder", "Permission denied"):
+    with refused("folder", "Permission denied") as caught:
         distilvec.runs(closed)
+    assert isinstance(caught.value, DistilvecError)
 
 
 def test_a_run_that_another_process_removes_meanwhile_is_a_state(finished, monkeypatch):

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
-from distilvec.core.errors import DistilvecError, about, first_line
+from distilvec.core.errors import DistilvecError, about, first_line, plain_errors
 from distilvec.core.model_name import ModelName
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Sample, Score
@@ -73,7 +73,7 @@ class FinishedRun:
     @cached_property
     def student(self) -> SentenceTransformer:
         """The best student, loaded on the CPU at first use."""
-        with about("student", self.student_folder):
+        with plain_errors(), about("student", self.student_folder):
             return load_model(ModelName(str(self.student_folder), trusted=self.trust_remote_code))
 
     @property

@@ -17,7 +17,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from distilvec.core.batch import Text
-from distilvec.core.errors import DistilvecError, about, first_line
+from distilvec.core.errors import DistilvecError, about, first_line, plain_errors
 from distilvec.core.files import read_json
 from distilvec.core.log import Advance
 from distilvec.core.model_name import ModelName
@@ -87,6 +87,7 @@ class TaskModel:
     Errors: DistilvecError for a folder without a model, without a head, or with damaged files of either.
     """
 
+    @plain_errors()
     def __init__(self, folder: Path | str, device: str = "cpu", trust_remote_code: bool = False) -> None:
         self.folder = Path(folder)
         train = "Name the folder of a model that was trained on a labelled task."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distilvec.core.errors import plain_errors
 from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.report.scores import problem_text, score_frame, score_table
 from distilvec.report.tables import Table, html_list, to_html, words
@@ -21,6 +22,7 @@ class Run(FinishedRun):
         """Return the run of a folder that the pipeline has finished."""
         return cls(finished.folder, finished.record, finished.trust_remote_code)
 
+    @plain_errors()
     def export(self, to: str = "onnx", output: Path | None = None, **options: Any) -> Exported:
         """Write the student in another form; `options` are those of `verbs.export.export.export_model`."""
         from distilvec.verbs.export.export import export_model  # with onnx: a command loads its own verb only

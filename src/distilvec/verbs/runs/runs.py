@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from distilvec.config import recipe as recipes
-from distilvec.core.errors import DistilvecError, about, user_error
+from distilvec.core.errors import DistilvecError, about, plain_errors, user_error
 from distilvec.core.files import folder_bytes, is_locked
 from distilvec.core.run_folder import RunFolder
 from distilvec.report.record import read_run_record
@@ -55,6 +55,7 @@ class RunInfo:
         return f"{self.state} at {progress}"
 
 
+@plain_errors()
 def runs(folder: str | Path = "runs") -> list[RunInfo]:
     """List the runs in a folder and below it, sweeps included, the newest first.
 

@@ -112,12 +112,11 @@ def students_table(found: Mapping[str, Any], untouched: Untouched | None = None)
     ]  # fmt: skip
     lines = []
     for row in found["rows"]:
-        among = row["overlap"]["student"]["among"]
         cells = [
             TITLES[row["name"]],
             f"{row['teacher']}, {row['teacher_parameters'] / 1e6:.0f} M",
             f"{row['parameters'] / 1e6:.1f} M",
-            f"{among['mean']:.2f} [{among['low']:.2f}, {among['high']:.2f}]",
+            overlap_text(row),
             kept(row, "student", AVERAGE),
             kept(row, "student", RETRIEVAL),
             kept(row, "asymmetric", RETRIEVAL),
@@ -131,6 +130,14 @@ def students_table(found: Mapping[str, Any], untouched: Untouched | None = None)
         average, retrieval = untouched_shares(of_mpnet, untouched)
         lines.insert(len(of_mpnet), [TITLE, "", SIZE, "", average, retrieval, "", "", "", ""])
     return markdown_table(head, lines, columns="ll" + "r" * 8)
+
+
+def overlap_text(row: Mapping[str, Any]) -> str:
+    """Return overlap@10 with its interval; nothing for a student whose held-out texts were not new to it."""
+    if row["overlap"] is None:
+        return ""
+    among = row["overlap"]["student"]["among"]
+    return f"{among['mean']:.2f} [{among['low']:.2f}, {among['high']:.2f}]"
 
 
 def rows_of_mpnet(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -19,7 +19,7 @@ from distilvec.config.builtin import recipe_file
 from distilvec.config.schema import Recipe
 from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError, plain_errors
-from distilvec.core.verbosity import quiet_libraries
+from distilvec.core.log import quiet_libraries
 from distilvec.models.load import load as load
 from distilvec.pipeline.inputs import Model, Texts, model_name, source_keys, teacher_keys
 from distilvec.pipeline.prepare import cached_teachers, fill_cache

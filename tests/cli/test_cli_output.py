@@ -19,8 +19,7 @@ from distilvec.__main__ import run_command
 from distilvec.cli.boundary import run_app, take_options
 from distilvec.core import log
 from distilvec.core.errors import about
-from distilvec.core.level import Level, level, verbosity
-from distilvec.core.verbosity import quiet_libraries
+from distilvec.core.log import Level, level, quiet_libraries, verbosity
 
 PROGRESS = "evaluating: 1/1 tasks"
 

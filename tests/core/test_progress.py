@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from distilvec.cli.terminal import show_table
-from distilvec.core.level import Level, verbosity
-from distilvec.core.log import duration, log, progress
+from distilvec.core.log import Level, duration, log, progress, verbosity
 
 
 def test_keys_in_brackets_are_not_taken_for_markup(capsys):

@@ -38,9 +38,8 @@ from distilvec.cli.output import json_alone
 from distilvec.core.errors import DistilvecError, Interrupted, ProcessLost, Stopped, first_line, user_error
 from distilvec.core.escape import visible
 from distilvec.core.files import user_cache
-from distilvec.core.level import Level, verbosity
+from distilvec.core.log import Level, quiet_libraries, verbosity
 from distilvec.core.secrets import hidden
-from distilvec.core.verbosity import quiet_libraries
 
 LOST = 3  # exit status if another process of the run ended
 DEBUG = "DISTILVEC_DEBUG"

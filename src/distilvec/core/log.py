@@ -1,26 +1,77 @@
-"""Log lines, and progress of long work: a bar on a terminal and in a notebook, a line every half minute elsewhere."""
+"""What a command reports: its level, log lines, progress of long work, and the output of other libraries.
+
+Progress is a bar on a terminal and in a notebook, a line every half minute elsewhere.
+"""
 
 from __future__ import annotations
 
 import importlib
+import logging
+import os
+import re
+import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from distilvec.core.escape import one_line, visible
-from distilvec.core.level import Level, level
 from distilvec.core.secrets import hidden
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+
+class Level(IntEnum):
+    """QUIET: errors and results only. NORMAL: progress too. VERBOSE: progress as lines, warnings of other libraries."""
+
+    QUIET = 0
+    NORMAL = 1
+    VERBOSE = 2
+
+
+_level = Level.NORMAL
 LINE_SECONDS = {Level.NORMAL: 30.0, Level.VERBOSE: 2.0}  # between two lines of progress
 _SURE = 1.0  # seconds after the first report from which on a rate is measured without the start of the work
 _LONG = 10.0  # seconds until the first report beside which the start of the work counts little
 _phases: tuple[str, ...] = ()  # of the work that goes on
 FIRST_LINE_SECONDS = 2.0  # work that takes longer has a line as soon as its first part is done
+# Libraries read these when they are first imported. Variables that the user has set stay.
+_NO_BARS = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # downloads, and transformers' "Loading weights"
+    "TQDM_DISABLE": "1",  # all others
+    "TOKENIZERS_PARALLELISM": "true",  # the default; a value that is set stops the warning about forks
+}
+_NO_WARNINGS = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_VERBOSITY": "error", "DATASETS_VERBOSITY": "error"}
+_LOGGERS = ("", "transformers", "huggingface_hub", "datasets")  # the root logger, and those that set their own level
+_REPORTS = "transformers.modeling_utils"  # logs which weights a model's files lack
+_STYLE = re.compile("\x1b\\[[0-9;]*m")
+_MISSING = re.compile(r"^(\S+)\s*\|\s*MISSING\b", re.MULTILINE)
+
+
+def level() -> Level:
+    """The current level; QUIET in all of several processes but the main one."""
+    return _level if os.environ.get("RANK", "0") == "0" else Level.QUIET
+
+
+def chosen_level() -> Level:
+    """The level that the user chose, the same in every process."""
+    return _level
+
+
+@contextmanager
+def verbosity(chosen: Level) -> Iterator[None]:
+    """Report at this level inside the block."""
+    global _level
+    before, _level = _level, chosen
+    try:
+        yield
+    finally:
+        _level = before
 
 
 class Advance(Protocol):
@@ -194,3 +245,53 @@ def _lines(what: str, total: int, unit: str, start: int) -> Advance:
         log(f"{what}: {line}")
 
     return advance
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Show no progress bars of other libraries inside, and their warnings at level VERBOSE only."""
+    verbose = chosen_level() is Level.VERBOSE
+    variables = _NO_BARS if verbose else _NO_BARS | _NO_WARNINGS
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    if transformers := sys.modules.get("transformers.utils.logging"):  # imported before, so the variables come too late
+        transformers.disable_progress_bar()
+    levels = dict.fromkeys(_LOGGERS, logging.WARNING) if verbose else dict.fromkeys(_LOGGERS, logging.ERROR)
+    levels |= {} if verbose else {_REPORTS: logging.WARNING}  # of which our filter keeps a line
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, number in levels.items():
+        logging.getLogger(name).setLevel(number)
+    if not verbose:
+        logging.getLogger(_REPORTS).addFilter(_filter_report)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            yield
+        finally:
+            logging.getLogger(_REPORTS).removeFilter(_filter_report)
+            for name, number in before.items():
+                logging.getLogger(name).setLevel(number)
+            for name in added:
+                os.environ.pop(name, None)
+
+
+def _filter_report(record: logging.LogRecord) -> bool:
+    """Return whether the record is shown; of a load report, log one line about missing weights instead."""
+    if record.levelno > logging.WARNING:
+        return True
+    missing = [name for name in _MISSING.findall(_STYLE.sub("", record.getMessage())) if "pooler." not in name]
+    if missing:  # a BERT's own pooler, which sentence embeddings do not pass through, is often missing
+        log(
+            f"warning: a model's files lack {len(missing)} of its weights, which start at random: "
+            f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''} (--verbose shows all)"
+        )
+    return False
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    """Log a warning of our own; one of another library at level VERBOSE."""
+    ours = Path(filename).is_relative_to(Path(__file__).parents[1])
+    if ours or chosen_level() is Level.VERBOSE:
+        log(f"warning: {message}" if ours else f"{category.__name__} ({Path(filename).name}): {message}")

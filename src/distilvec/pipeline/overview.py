@@ -22,8 +22,7 @@ from distilvec.alignment.store import AlignmentStore
 from distilvec.core.batch import Text, TextBatch
 from distilvec.core.device import pick_device
 from distilvec.core.info import UNLIMITED
-from distilvec.core.level import Level, level
-from distilvec.core.log import duration
+from distilvec.core.log import Level, duration, level
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.vectors import spread_items
 from distilvec.data.corpus import Corpus

@@ -14,8 +14,7 @@ from distilvec.config.recipe import section_of
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError, about, plain_errors, set_by
 from distilvec.core.files import user_cache
-from distilvec.core.log import log
-from distilvec.core.verbosity import quiet_libraries
+from distilvec.core.log import log, quiet_libraries
 from distilvec.evaluation.columns import Columns, score_columns
 from distilvec.evaluation.evaluator import EmbeddingCache, Score
 from distilvec.evaluation.overlap import Judgement

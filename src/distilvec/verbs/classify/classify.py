@@ -14,9 +14,8 @@ from distilvec.cli.terminal import show_table
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import plain_errors, set_by
 from distilvec.core.files import existing_paths
-from distilvec.core.log import duration, log
+from distilvec.core.log import duration, log, quiet_libraries
 from distilvec.core.run_folder import RunFolder
-from distilvec.core.verbosity import quiet_libraries
 from distilvec.data.labelled_rows import LabelledTexts, Source
 from distilvec.models.load import model_name as short_name
 from distilvec.pipeline.claim import changed_inputs, own_folder

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from distilvec.core.errors import DistilvecError, plain_errors, set_by
-from distilvec.core.verbosity import quiet_libraries
+from distilvec.core.log import quiet_libraries
 from distilvec.pipeline.inputs import Model, Texts
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe

@@ -28,7 +28,7 @@ from distilvec.cli.options import (
 )
 from distilvec.cli.output import write_result
 from distilvec.core.errors import Interrupted
-from distilvec.core.level import Level, level
+from distilvec.core.log import Level, level
 from distilvec.core.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -13,14 +13,23 @@ from refusals import refused
 from servers import BAD_ANSWERS, GOOD_FORMS, FaultyChat
 
 from distilvec.__main__ import run_command
+from distilvec.config.endpoint import TEXT_KINDS, SynthesisSection
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import SourceSection
-from distilvec.config.synthesis import KINDS, SynthesisSection
 from distilvec.core.errors import DistilvecError
 from distilvec.data.sources import read_source
-from distilvec.data.synthetic.answers import distinct_texts, fill_prompt, read_answer, read_prompt
-from distilvec.data.synthetic.journal import Journal
-from distilvec.data.synthetic.synthesize import _MAX_USELESS, _Writer, read_words, synthesize, work_folder
+from distilvec.data.synthesize import (
+    _MAX_USELESS,
+    AnswerJournal,
+    _Writer,
+    distinct_texts,
+    fill_prompt,
+    read_answer,
+    read_prompt,
+    read_words,
+    synthesize,
+    work_folder,
+)
 from distilvec.remote.meter import read_counts
 
 pytestmark = pytest.mark.usefixtures("loopback")
@@ -180,15 +189,15 @@ def test_answers_that_are_stored_slowly_do_not_pile_up(tmp_path, monkeypatch):
 
 
 def test_a_damaged_journal_names_the_line(tmp_path):
-    with Journal(tmp_path / "j", {"model": "a"}) as journal:
+    with AnswerJournal(tmp_path / "j", {"model": "a"}) as journal:
         journal.add({"a": ["b"]}, ["c"])
         journal.add({}, ["c"])
-    with Journal(tmp_path / "j", {"model": "a"}) as again:
+    with AnswerJournal(tmp_path / "j", {"model": "a"}) as again:
         assert again.answers == {"a": ["b"]} and again.failures == {"c": 2}
     lines = (tmp_path / "j").read_bytes().splitlines(keepends=True)
     (tmp_path / "j").write_bytes(lines[0] + b'{"answers": 3}\n' + lines[2])
     with pytest.raises(DistilvecError, match=r"^\[--out\] .*line 2 is damaged"):
-        Journal(tmp_path / "j", {"model": "a"})
+        AnswerJournal(tmp_path / "j", {"model": "a"})
 
 
 def test_answers_are_read_strictly():
@@ -205,7 +214,7 @@ def test_answers_are_read_strictly():
 
 
 def test_prompts_have_one_gap_for_words(tmp_path):
-    for kind in KINDS:
+    for kind in TEXT_KINDS:
         filled = fill_prompt(read_prompt(kind, None), ['a "b"', "%s"])
         assert '\n\n"a \\"b\\""\n"%s"\n\n' in filled
     assert read_prompt("facts", None).startswith("Please provide ALL the definitions and, if available, important")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
-from distilvec.config.base import FolderOrId, Section, Units, key, refused
+from distilvec.config.base import FolderOrId, Section, Tokens, Units, key, refused
 
 # Words of a field's name: api_key, apiKey, API-Key
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -19,6 +19,9 @@ _SECRET = re.compile(
 )
 # A token behind one of these is a piece of text, not a key
 _TEXT_TOKENS = ("eos", "bos", "pad", "mask", "stop", "sep", "cls", "unk", "start", "end", "max", "min", "special")
+
+TextKind = Literal["facts", "questions", "texts"]
+TEXT_KINDS: tuple[TextKind, ...] = get_args(TextKind)
 
 
 def is_this_machine(host: str) -> bool:
@@ -182,3 +185,36 @@ class ApiSection(EndpointSection):
                 if name in fields_of_role:
                     raise ValueError(f"found '{name}', which a request has already. Remove it")
         return fields
+
+
+class SynthesisSection(EndpointSection):
+    """A language model of OpenAI's chat interface, and its work: OpenAI, Anthropic, Mistral, vLLM, Ollama."""
+
+    base_url: str = key("https://api.openai.com/v1", "requests go to BASE_URL/chat/completions")
+    model: str = key(..., "the language model's name at the server")
+    kind: TextKind = key("facts", "definitions and properties (REDACT's prompt), search questions, or short texts")
+    words: int = key(10, "words in one request; half as many each time words are asked for again", gt=0, le=1000)
+    attempts: int = key(3, "requests for a word until it is listed as unanswered", gt=0, le=20)
+    timeout: float = key(300.0, "seconds to wait for an answer", gt=0, le=3600)
+    price: float | None = key(None, "of a million tokens that the model reads, in your currency", ge=0)
+    answer_price: float | None = key(None, "of a million tokens that the model writes; the price by default", ge=0)
+    most_tokens: int | None = key(None, "cap on the tokens read and written, over all resumed runs", gt=0)
+    answer_tokens: Tokens = key(4096, "most tokens of an answer; sent with every request")
+    answer_field: Literal["max_tokens", "max_completion_tokens"] = key(
+        "max_tokens", "name of answer_tokens in requests"
+    )
+
+    own_fields: ClassVar[tuple[str, ...]] = ("model", "messages", "stream", "n", "max_tokens", "max_completion_tokens")
+
+    def cost(self, tokens: int, written: int = 0) -> float | None:
+        """Cost of tokens that the model reads and of those that it writes; None without a price."""
+        if self.price is None:
+            return None
+        return (tokens * self.price + written * (self.price if self.answer_price is None else self.answer_price)) / 1e6
+
+    @model_validator(mode="after")
+    def check_prices(self) -> SynthesisSection:
+        """Refuse a price of answers alone."""
+        if self.answer_price is not None and self.price is None:
+            raise refused("answer_price", "needs the price of the tokens that are read. Set price, too")
+        return self

@@ -76,8 +76,8 @@ def synthesize(
     check_input(prompt, "--prompt")
     check_outputs([("--out", out)], [words, prompt, tokenizer])
     from distilvec.config.base import excerpt
+    from distilvec.config.endpoint import SynthesisSection
     from distilvec.config.recipe import section_of
-    from distilvec.config.synthesis import SynthesisSection
     from distilvec.config.yaml_dialect import load_yaml
 
     with about("--body"):
@@ -109,8 +109,8 @@ def synthesize(
         section = section_of(SynthesisSection, "synthesize", values)  # leaves out None: the section's defaults hold
 
         from distilvec.core.log import log
-        from distilvec.data.synthetic.synthesize import UNANSWERED, read_words, work_folder
-        from distilvec.data.synthetic.synthesize import synthesize as write
+        from distilvec.data.synthesize import UNANSWERED, read_words, work_folder
+        from distilvec.data.synthesize import synthesize as write
 
         result = write(read_words(words, column), section, out, prompt, limit)
     if result.unanswered:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+import os
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distilvec.config.endpoint import SynthesisSection, TextKind
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import SourceSection
-from distilvec.config.synthesis import SynthesisSection
-from distilvec.core.errors import DistilvecError, about
+from distilvec.core.errors import DistilvecError, about, creating, first_line
 from distilvec.core.files import locked, write_file
 from distilvec.core.log import log, progress
+from distilvec.data.corpus import loose_key
 from distilvec.data.corpus_files import clean_text
 from distilvec.data.readers import MAPPING, extension
 from distilvec.data.sources import read_source
-from distilvec.data.synthetic.answers import distinct_texts, fill_prompt, read_answer, read_prompt
-from distilvec.data.synthetic.journal import Journal
 from distilvec.remote.client import MOST_BYTES, BatchRefused, Client
 from distilvec.remote.meter import Batch, most_tokens_of, token_counter
 
@@ -31,6 +32,75 @@ LOCK = "lock"
 _MAX_USELESS = 20  # answers one after another without a usable text, after which the work ends
 _TOKEN_BYTES = 200  # of a token in JSON, escaped
 _MAX_WORD = 500  # characters
+MAX_CHARACTERS = 10_000  # of one text
+
+
+class AnswerJournal:
+    """Answers by word, and how often each word was left unanswered; a file of JSON lines, the first one its settings.
+
+    A line that a kill has left unfinished is removed. Errors: DistilvecError for a file of other settings and for a
+    damaged file.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self.path = path
+        self.settings = dict(settings)
+        self.answers: dict[str, list[str]] = {}
+        self.failures: Counter[str] = Counter()
+        with creating("--out", path):
+            size = self._read() if path.exists() else 0
+            self._file = path.open("ab")
+            self._file.truncate(size)
+            if not size:
+                self._write(self.settings)
+
+    def __enter__(self) -> AnswerJournal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def add(self, answers: Mapping[str, list[str]], failed: list[str]) -> None:
+        """Store the texts of words, and the words that were asked for without success."""
+        with about("--out", self.path):  # on the disk first: what is only in memory is lost by a kill
+            self._write({"answers": answers, "failed": failed})
+        self.answers.update(answers)
+        self.failures.update(failed)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _read(self) -> int:
+        """Read the file; the bytes of its whole lines, 0 if it has no answer and its settings are others."""
+        settings: dict[str, Any] = {}
+        size = 0
+        with self.path.open("rb") as file:
+            for number, text in enumerate(file, 1):
+                if not text.endswith(b"\n"):  # the last line, which a kill has left unfinished
+                    break
+                size += len(text)
+                try:
+                    line = dict(json.loads(text))
+                    if number == 1:
+                        settings = line
+                    else:
+                        self.answers.update(line["answers"])
+                        self.failures.update(line["failed"])
+                except (ValueError, KeyError, TypeError) as error:
+                    problem = f"line {number} is damaged ({first_line(error)})"
+                    fix = "Remove the line, or move the file away to begin again."
+                    raise DistilvecError(f"{self.path}: {problem}.", fix, key="--out") from None
+        if size == 0 or settings == self.settings:
+            return size
+        if not self.answers:  # nothing that was paid for is lost
+            self.failures.clear()
+            return 0
+        changed = " and ".join(name for name in self.settings if settings.get(name) != self.settings[name])
+        raise DistilvecError(
+            f"{self.path} was begun with another {changed}.", "Give the same, or another --out.", key="--out"
+        )
 
 
 @dataclass(frozen=True)
@@ -78,15 +148,15 @@ def synthesize(
     folder = work_folder(out)
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"model": section.model, "prompt": fingerprint(prompt_text), "body": fingerprint(section.body)}
-    with locked(folder / LOCK, "--out", str(out), wait=False), Journal(folder / ANSWERS, settings) as journal:
+    with locked(folder / LOCK, "--out", str(out), wait=False), AnswerJournal(folder / ANSWERS, settings) as journal:
         writer = _Writer(section, prompt_text, journal, folder / COUNTS)
         try:
             writer.write(words_to_ask)
         finally:  # whatever has failed: the answers until then are paid for
             writer.client.close()
             synthesis = _publish(out, words_to_ask, journal)
-        about = f"{synthesis.texts:,} texts about {synthesis.answered:,} of {synthesis.words:,} words"
-        log(f"{out}: {about}, {synthesis.repeats:,} repeats left out; {writer.client.meter.note}")
+        amount = f"{synthesis.texts:,} texts about {synthesis.answered:,} of {synthesis.words:,} words"
+        log(f"{out}: {amount}, {synthesis.repeats:,} repeats left out; {writer.client.meter.note}")
         if not synthesis.texts:
             raise DistilvecError(
                 f"no answer about {synthesis.words:,} words is JSON of words with lists of texts; {out} was not "
@@ -102,7 +172,7 @@ def synthesize(
 class _Writer:
     """Asks for the texts of words, several words in a request."""
 
-    def __init__(self, section: SynthesisSection, prompt: str, journal: Journal, counts: Path) -> None:
+    def __init__(self, section: SynthesisSection, prompt: str, journal: AnswerJournal, counts: Path) -> None:
         self.section = section
         self.prompt = prompt
         self.journal = journal
@@ -182,7 +252,7 @@ def _content(answer: Any) -> str:
     return content or ""
 
 
-def _publish(out: Path, words: Sequence[str], journal: Journal) -> Synthesis:
+def _publish(out: Path, words: Sequence[str], journal: AnswerJournal) -> Synthesis:
     """Write the result, if there is any, and the list of words without an answer."""
     texts_by_word, repeats = distinct_texts(words, journal.answers)
     unanswered = [word for word in words if word not in journal.answers]
@@ -199,3 +269,88 @@ def _publish(out: Path, words: Sequence[str], journal: Journal) -> Synthesis:
         repeats=repeats,
         unanswered=unanswered,
     )
+
+
+def read_prompt(kind: TextKind, file: Path | None) -> str:
+    """The prompt of a kind, or that of a file; `%s` is where the words are put.
+
+    The kind "facts" has the prompt of listing 1 of REDACT ("Knowledge Distillation of Text Embedding Models with
+    Teacher-Aligned Representations", appendix C); the others have its form.
+
+    Errors: DistilvecError for a file that cannot be read or does not hold `%s` once.
+    """
+    path = file or Path(__file__).parent / "prompts" / f"{kind}.txt"
+    with about("--prompt", path):
+        prompt = path.read_text(encoding="utf-8-sig")
+    count = prompt.count("%s")
+    if count != 1:
+        fix = "Put it once, where the words are inserted."
+        raise DistilvecError(f"{path} holds %s {count} times.", fix, key="--prompt")
+    return prompt
+
+
+def fill_prompt(prompt: str, words: Sequence[str]) -> str:
+    """The prompt with the words, one a line, in quotes as JSON has them."""
+    lines = [json.dumps(word, ensure_ascii=False) for word in words]
+    return prompt.replace("%s", "\n".join(lines))
+
+
+def read_answer(content: str, words: Sequence[str]) -> dict[str, list[str]]:
+    """Texts by word, of the words whose texts have the right form: a list of texts that are not empty.
+
+    A model may write a word in another case or with outer spaces. Other words of the answer are passed over. Empty for
+    an answer without a JSON object; prose around it is passed over.
+    """
+    answer = _json_object(content)
+    respelled = {key.casefold().strip(): value for key, value in answer.items() if key not in words}
+    texts_by_word = {}
+    for word in words:
+        texts = _texts(answer[word] if word in answer else respelled.get(word.casefold().strip()))
+        if texts:
+            texts_by_word[word] = texts
+    return texts_by_word
+
+
+def _json_object(content: str) -> dict[str, Any]:
+    """The first JSON object in a text that has a list for some key; empty if there is none."""
+    decoder = json.JSONDecoder()
+    start = content.find("{")
+    while start >= 0:
+        try:
+            value, end = decoder.raw_decode(content, start)
+        except (ValueError, RecursionError):
+            end = start + 1
+        else:
+            if any(isinstance(texts, list) for texts in value.values()):
+                return dict(value)
+        start = content.find("{", end)
+    return {}
+
+
+def _texts(values: Any) -> list[str]:
+    """The texts of a word, cleaned; empty for another form, and if one of them is not a text."""
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        return []
+    texts = [clean_text(value.replace("\0", " "), MAX_CHARACTERS + 1) for value in values]
+    if any(not text or len(text) > MAX_CHARACTERS for text in texts):
+        return []
+    return texts
+
+
+def distinct_texts(words: Iterable[str], answers: Mapping[str, Sequence[str]]) -> tuple[dict[str, list[str]], int]:
+    """The answers in the order of the words, and the number of texts that were left out as repeats of earlier ones.
+
+    Texts are the same if they differ in case and white space alone. Words without a text left are left out.
+    """
+    seen = set[bytes]()
+    texts_by_word: dict[str, list[str]] = {}
+    repeats = 0
+    for word in words:
+        for text in answers.get(word, ()):
+            key = loose_key(text)
+            if key in seen:
+                repeats += 1
+            else:
+                seen.add(key)
+                texts_by_word.setdefault(word, []).append(text)
+    return texts_by_word, repeats

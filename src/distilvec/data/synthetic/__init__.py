@@ -1,1 +1,0 @@
-"""Texts about words, written by a language model: prompts, checks of answers, the journal, the loop."""

@@ -21,8 +21,7 @@ from architectures import ARCHITECTURES, TEXTS
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.student import ExpertsSection, StudentSection
-from distilvec.formats.router import save_router
-from distilvec.formats.sentence_transformers import save_student
+from distilvec.formats.sentence_transformers import save_router, save_student
 from distilvec.students.build import TeacherInfo, build_student
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,7 @@ from transformers import BertModel
 from transformers.core_model_loading import WeightRenaming
 
 from distilvec.core.run_folder import RunFolder
-from distilvec.formats.router import save_router
-from distilvec.formats.sentence_transformers import save_student
+from distilvec.formats.sentence_transformers import save_router, save_student
 from distilvec.pipeline.run import run
 
 

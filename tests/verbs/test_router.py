@@ -21,7 +21,7 @@ from servers import serving
 
 from distilvec.__main__ import run_command
 from distilvec.core.errors import DistilvecError
-from distilvec.formats.router import save_router
+from distilvec.formats.sentence_transformers import save_router
 from distilvec.models.load import load
 from distilvec.pipeline.run import run
 from distilvec.teachers.open import load_teacher, open_embedder

@@ -9,6 +9,11 @@ A student with experts comes with the file that defines them, which plain senten
 Limits: modules are a Transformer or a StaticEmbedding, and further modules of sentence-transformers or Experts. Those
 that are neither Pooling, Dense nor Normalize are written by themselves.
 transformers 4 reads a ModernBERT only with full attention in every n-th layer, beginning with the first.
+
+Two models may share a folder, one tower for queries and one for documents, which the Router reads:
+
+modules.json  router_config.json     read alike by sentence-transformers 5.1 to 6
+query/  document/                    the towers, each a portable model folder of its own
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +39,7 @@ from transformers import PreTrainedTokenizerBase
 from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.files import remove, scratch, write_file
 from distilvec.core.hashing import checksum_once
-from distilvec.core.info import UNLIMITED
+from distilvec.core.info import UNLIMITED, Role
 from distilvec.formats import replace
 from distilvec.formats.read_back import check_saved
 from distilvec.formats.replace import recover_student as recover_student
@@ -54,6 +59,8 @@ POOLING_FLAGS = {
 FIRST = ("Transformer", "StaticEmbedding")
 SETTINGS = "config_sentence_transformers.json"
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # of special tokens
+ROUTER_TYPE = "sentence_transformers.models.Router"
+DEFAULT_ROUTE = "document"  # the route of `encode`, as in Router.for_query_document
 
 
 def save_student(
@@ -378,3 +385,57 @@ def write_json(path: Path, content: Any) -> None:
 def json_text(content: Any) -> str:
     """Return JSON as sentence-transformers writes it."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def save_router(
+    query: SentenceTransformer,
+    document: SentenceTransformer,
+    folder: Path,
+    distillation: dict[str, Any],
+    card: str,
+) -> None:
+    """Write both towers as one model that `encode_query` and `encode_document` route to, whole or not at all.
+
+    Prompts and similarity are the towers' own.
+    """
+    towers: dict[Role, SentenceTransformer] = {"query": query, "document": document}
+    prompts: dict[str, str] = {role: (tower.prompts or {}).get(role, "") for role, tower in towers.items()}
+
+    def write(new: Path) -> None:
+        for role, tower in towers.items():
+            (new / role).mkdir()
+            _write_tower(tower, new / role, role)
+        write_json(new / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": ROUTER_TYPE}])
+        write_json(new / "router_config.json", _router_config(new, towers))
+        write_settings(new, prompts, query.similarity_fn_name)
+        check_saved(new, towers, ())
+
+    save_folder(folder, write, distillation, card)
+
+
+def _write_tower(tower: SentenceTransformer, folder: Path, role: str) -> None:
+    if any(isinstance(module, Experts) for module in tower):
+        raise DistilvecError(
+            f"the {role} tower has experts, which sentence-transformers cannot load in a Router.",
+            "Use both models by themselves.",
+        )
+    try:
+        write_modules(in_float32(tower), folder)
+    except DistilvecError as error:
+        raise DistilvecError(f"the {role} tower cannot be saved: {error.problem}", error.fix) from error
+
+
+def _router_config(folder: Path, towers: Mapping[Role, SentenceTransformer]) -> dict[str, Any]:
+    """Return the Router's settings; a module's id is its folder, relative to the Router's."""
+    types: dict[str, str] = {}
+    structure: dict[str, list[str]] = {}
+    for role in towers:
+        modules = json.loads((folder / role / "modules.json").read_text(encoding="utf-8"))
+        tower = {(Path(role) / module["path"]).as_posix(): module["type"] for module in modules}
+        types |= tower
+        structure[role] = list(tower)
+    return {
+        "types": types,
+        "structure": structure,
+        "parameters": {"default_route": DEFAULT_ROUTE, "allow_empty_key": True},
+    }

@@ -28,9 +28,8 @@ from distilvec.evaluation.parity import RANKED, Tolerance, measure_parity, with_
 from distilvec.evaluation.suite import read_suite
 from distilvec.evaluation.tasks import RetrievalTask
 from distilvec.formats import replace
-from distilvec.formats.onnx import Graph, OnnxEmbedder, check_onnx_place, export_copy, export_onnx
+from distilvec.formats.onnx import Graph, OnnxEmbedder, check_onnx_place, export_copy, export_onnx, to_half, to_int8
 from distilvec.formats.openvino import OpenvinoEmbedder, check_openvino_place, to_openvino
-from distilvec.formats.quantize import to_half, to_int8
 from distilvec.formats.replace import real
 from distilvec.formats.sentence_transformers import replace_card
 from distilvec.models.checks import check_place

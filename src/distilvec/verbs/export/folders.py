@@ -11,8 +11,7 @@ from distilvec.core.errors import DistilvecError, about
 from distilvec.core.escape import visible
 from distilvec.core.run_folder import RunFolder
 from distilvec.formats.replace import read_record
-from distilvec.formats.router import save_router
-from distilvec.formats.sentence_transformers import save_student
+from distilvec.formats.sentence_transformers import save_router, save_student
 from distilvec.models.checks import stated_width
 from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.job import Job

@@ -2,37 +2,81 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pkgutil import resolve_name
+from typing import Annotated, Any
 
 import typer
 
-from distilvec.cli.layout import Grouped, example
+from distilvec.cli.layout import GROUPS, Listed, example
 from distilvec.cli.options import App, option
-from distilvec.verbs.align import align
-from distilvec.verbs.cache.command import cache_app
-from distilvec.verbs.check.command import check
-from distilvec.verbs.classify.command import classify
-from distilvec.verbs.compare.command import compare
-from distilvec.verbs.corpus import corpus_app
-from distilvec.verbs.data import data_app
-from distilvec.verbs.demo.command import demo
-from distilvec.verbs.distill.command import distill, quickstart
-from distilvec.verbs.doctor import doctor
-from distilvec.verbs.evaluate.command import evaluate
-from distilvec.verbs.export.command import export
-from distilvec.verbs.finetune import finetune
-from distilvec.verbs.help import help
-from distilvec.verbs.plan.command import plan
-from distilvec.verbs.push.command import push
-from distilvec.verbs.recipes import recipes_app
-from distilvec.verbs.report import report
-from distilvec.verbs.run.command import run
-from distilvec.verbs.runs.command import runs
-from distilvec.verbs.serve.command import serve
-from distilvec.verbs.speed import speed
-from distilvec.verbs.transplant.command import transplant
 
-app = App(cls=Grouped, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+VERBS = {  # where each verb's function or app is, below distilvec.verbs
+    "distill": "distill.command:distill",
+    "quickstart": "distill.command:quickstart",
+    "classify": "classify.command:classify",
+    "check": "check.command:check",
+    "run": "run.command:run",
+    "plan": "plan.command:plan",
+    "runs": "runs.command:runs",
+    "report": "report:report",
+    "doctor": "doctor:doctor",
+    "finetune": "finetune:finetune",
+    "align": "align:align",
+    "evaluate": "evaluate.command:evaluate",
+    "compare": "compare.command:compare",
+    "speed": "speed:speed",
+    "transplant": "transplant.command:transplant",
+    "export": "export.command:export",
+    "push": "push.command:push",
+    "demo": "demo.command:demo",
+    "serve": "serve.command:serve",
+    "help": "help:help",
+    "recipes": "recipes:recipes_app",
+    "cache": "cache.command:cache_app",
+    "data": "data:data_app",
+    "corpus": "corpus:corpus_app",
+}
+
+
+class VerbsByName(Mapping[str, Any]):
+    """The commands of VERBS. A file is imported when its verb is asked for: a command loads its own verb alone."""
+
+    def __getitem__(self, name: str) -> Any:
+        return verb_command(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+
+@cache
+def verb_command(name: str) -> Any:
+    """Import a verb and make its command."""
+    verb = resolve_name(f"distilvec.verbs.{VERBS[name]}")
+    verb_app = verb
+    if not isinstance(verb, App):
+        verb_app = App()
+        verb_app.command(epilog=example(name))(verb)
+    command: Any = typer.main.get_command(verb_app)
+    command.name = name
+    return command
+
+
+class Verbs(Listed):
+    """All verbs, by GROUPS."""
+
+    groups = GROUPS
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = VerbsByName()
+
+
+app = App(cls=Verbs, no_args_is_help=True, add_completion=True)
 
 
 @app.callback(invoke_without_command=True)
@@ -53,15 +97,3 @@ def options(
 
         print(__version__)
         raise typer.Exit
-
-
-VERBS = (
-    distill, quickstart, classify, check, run, plan, runs, report, doctor, finetune, align, evaluate, compare, speed,
-    transplant, export, push, demo, serve, help,
-)  # fmt: skip
-for verb in VERBS:
-    app.command(epilog=example(verb.__name__))(verb)
-app.add_typer(recipes_app, name="recipes")
-app.add_typer(cache_app, name="cache")
-app.add_typer(data_app, name="data")
-app.add_typer(corpus_app, name="corpus")

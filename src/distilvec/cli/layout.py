@@ -164,6 +164,10 @@ class Listed(OptionsOnce, TyperGroup):
     groups: dict[str, dict[str, str]] = {}  # noqa: RUF012 - a constant of the class
     context_class = ColouredContext
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the verbs, without importing them."""
+        return list(self.commands)
+
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
         """Let -h mean --help; verbs inherit it."""
         return super().make_context(*arguments, **{"help_option_names": ["-h", "--help"], **settings})
@@ -188,9 +192,3 @@ class Listed(OptionsOnce, TyperGroup):
             if verbs:
                 with formatter.section(title):
                     formatter.write_dl([(name.ljust(longest), verb.get_short_help_str(_WHOLE)) for name, verb in verbs])
-
-
-class Grouped(Listed):
-    """All verbs, by GROUPS."""
-
-    groups = GROUPS

@@ -26,7 +26,12 @@ HOME = ("~/", f"~{os.sep}")
 
 
 class App(typer.Typer):
-    """A typer app whose commands get their paths with the home folder in the place of `~`."""
+    """A typer app whose commands get their paths with the home folder in the place of `~`. It imports no rich."""
+
+    def __init__(self, *, add_completion: bool = False, **settings: Any) -> None:
+        super().__init__(
+            add_completion=add_completion, pretty_exceptions_enable=False, rich_markup_mode=None, **settings
+        )
 
     def command(self, *names: Any, **more: Any) -> Callable[[Verb], Verb]:
         """Register a command."""

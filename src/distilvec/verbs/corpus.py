@@ -17,7 +17,6 @@ _LOCAL = (
 corpus_app = App(
     cls=Listed,
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Texts that a language model writes about words.",
     epilog=example("corpus", f"synthesize {_OPENAI} --out vocabulary.json"),
 )

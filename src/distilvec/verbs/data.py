@@ -13,7 +13,6 @@ from distilvec.core.files import check_output_folder
 data_app = App(
     cls=Listed,
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="List and download the data of the built-in recipes.",
     epilog=example("data", "list", "get banking77"),
 )

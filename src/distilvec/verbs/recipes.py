@@ -18,9 +18,7 @@ from distilvec.core.files import check_output_file, make_parents, write_file
 BuiltIn = Annotated[str, argument("The recipe's name.")]
 
 
-recipes_app = App(
-    cls=Listed, invoke_without_command=True, rich_markup_mode=None, epilog=example("recipes", "", "copy talas")
-)
+recipes_app = App(cls=Listed, invoke_without_command=True, epilog=example("recipes", "", "copy talas"))
 
 
 @recipes_app.callback()

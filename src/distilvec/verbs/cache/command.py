@@ -45,7 +45,6 @@ class FillByDefault(Listed):
 cache_app = App(
     cls=FillByDefault,
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Fill, verify, inspect and move the teacher cache.",
     epilog=example("cache", "talas --variant local", f"verify {_FOLDER} --repair"),
 )

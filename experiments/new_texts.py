@@ -29,9 +29,9 @@ from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from distilvec.core.files import write_json
 from distilvec.core.similarity import NEIGHBOR_COUNT
+from distilvec.data.corpus_files import pieces
 from distilvec.data.docstrings import docstrings
 from distilvec.data.origins import origin_numbers
-from distilvec.data.pieces import pieces
 from distilvec.evaluation.overlap import QueryOverlaps, find_overlap, nearest
 from distilvec.evaluation.stored import draw_stored
 from distilvec.pipeline.caches import cached_vectors

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from distilvec.core.batch import TextBatch
+from distilvec.core.device import full_precision
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import ObjectiveContext
 from distilvec.core.objective import LossTerms, Objective, Weights
 from distilvec.core.options import check_options, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec
-from distilvec.core.precision import full_precision
 from distilvec.core.registry import build_objective
 from distilvec.methods.base.terms import task_shares
 from distilvec.models.experts import Experts

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.func import functional_call
 from transformers import PreTrainedModel
 
+from distilvec.core.device import full_precision
 from distilvec.core.outputs import ModelOutputs
-from distilvec.core.precision import full_precision
 from experiments.causal.data import IGNORED
 
 PerToken = Float[Tensor, "batch responses dim"]

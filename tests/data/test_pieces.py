@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distilvec.data.pieces import pieces
+from distilvec.data.corpus_files import pieces
 
 
 @pytest.mark.parametrize(

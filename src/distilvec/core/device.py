@@ -8,6 +8,7 @@ import gc
 import os
 
 import torch
+from torch import Tensor
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
@@ -88,3 +89,8 @@ def _set_allocator(mmap_threshold: int, trim_threshold: int, arenas: int | None 
         for name, value in settings.items():
             if value is not None:
                 library.mallopt(name, value)
+
+
+def full_precision(values: Tensor) -> Tensor:
+    """Return the values in fp32, or in float64 if given; the same tensor if nothing changes."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))

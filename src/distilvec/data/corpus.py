@@ -38,6 +38,7 @@ from distilvec.data.corpus_files import (
     Rows,
     as_keys,
     copy_rows,
+    pieces,
     thin,
     write_columns,
     write_rows,
@@ -52,7 +53,6 @@ from distilvec.data.origins import (
     find_origins,
     names_documents,
 )
-from distilvec.data.pieces import pieces
 from distilvec.data.sources import SourceText, read_texts, source_content, source_files
 from distilvec.data.task_rows import loose_text
 

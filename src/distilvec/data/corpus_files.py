@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,9 @@ KEY_BYTES = 16
 _ROWS = 8192  # written at once
 _BUFFER = 1 << 20  # characters of text in memory before they are written
 _MOST_BITS = 6  # equal values are found in at most 2^6 parts
+_SENTENCE_END = re.compile(r"[.!?…؟।۔][\"'”’»)\]]*(?=\s)|[。！？][”’」』]*")  # noqa: RUF001
+_WORD_END = re.compile(r"(?<=\S)(?=\s)")
+_WORD = re.compile(r"\S")
 
 
 class TextWriter:
@@ -156,3 +160,25 @@ def chunks(items: Iterator[Item], length: Callable[[Item], int]) -> Iterator[lis
             chunk = []
             characters = 0
     yield chunk
+
+
+def pieces(text: str, longest: int) -> Iterator[str]:
+    """Yield the parts of a text, of at most `longest` characters and about one length; a short text as it is.
+
+    The length of the rest over the least number of parts is a share. A cut is made where a sentence ends, nearest to a
+    share and not before half of one; where none ends, behind a word; without white space, after `longest` characters.
+    Nothing but white space at the cuts and around the text is lost.
+    """
+    text, start = text.strip(), 0
+    while (left := len(text) - start) > longest:
+        share = left / -(-left // longest)
+        for end_of in (_SENTENCE_END, _WORD_END):  # one character more: a word ends before white space
+            matches = end_of.finditer(text, start + int(share / 2), start + longest + 1)
+            ends = [match.end() for match in matches if match.end() <= start + longest]
+            if ends:
+                break
+        cut = min(ends, key=lambda end: abs(end - start - share), default=start + longest)
+        yield text[start:cut].rstrip()
+        next_word = _WORD.search(text, cut)
+        start = next_word.start() if next_word else len(text)
+    yield text[start:]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -15,14 +16,14 @@ import numpy as np
 
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, about
-from distilvec.data.judgements import read_judgements
-from distilvec.data.readers import TABLES, ClassName, read_rows
+from distilvec.data.readers import MAPPING, TABLES, ClassName, Row, extension, read_lines, read_rows
 from distilvec.data.row_splits import draw_training_rows
 from distilvec.data.task_rows import (
     TableOptions,
     find_table,
     id_text,
     label_of,
+    need_columns,
     number_of,
     shown_value,
     some_of,
@@ -36,6 +37,15 @@ KEY = "suite"
 Titles = Literal["always", "unless_repeated", "never"]
 OwnDocuments = Literal["same_text", "leave_out", "keep"]
 TEST_SPLIT = TableOptions()
+_JUDGEMENT_COLUMNS = ("query-id", "corpus-id", "score")
+_JUDGEMENT_NAMES = {
+    "query_id": "query-id", "qid": "query-id",
+    "corpus_id": "corpus-id", "doc_id": "corpus-id", "doc-id": "corpus-id", "docid": "corpus-id",
+    "relevance": "score", "rel": "score",
+}  # fmt: skip
+_JUDGEMENT_FIX = "Give it these columns, or the four of TREC without a header."
+_NAMED_COLUMNS = (".jsonl", ".csv", ".parquet", MAPPING)  # columns by name, always with a header
+_TREC_COLUMNS = ("query-id", "iteration", "corpus-id", "score")
 
 
 def load_sts(name: str, path: Path, options: TableOptions = TEST_SPLIT, role: Role = "document") -> StsTask:
@@ -234,3 +244,45 @@ def _texts_by_id(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
     if not texts:
         raise DistilvecError(f"{file} holds no rows. Expected one a line.", key=KEY)
     return texts
+
+
+def read_judgements(path: Path) -> Iterator[tuple[tuple[str, str], float]]:
+    """Yield query id and document id, and the score, of every judgement.
+
+    A table has the columns query-id, corpus-id and score. Other files have a judgement a line, with tabs or spaces
+    between the fields: below a header, or without one those of BEIR's columns, or of TREC (query, iteration, document,
+    score). Errors: DistilvecError with the line.
+    """
+    for where, row in _judgement_rows(path):
+        need_columns(row, _JUDGEMENT_COLUMNS, where, _JUDGEMENT_FIX)
+        yield (id_text(row["query-id"]), id_text(row["corpus-id"])), number_of(row["score"], where, "score")
+
+
+def _judgement_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    if extension(path).removesuffix(".gz") in _NAMED_COLUMNS:
+        for where, row in read_rows(path):
+            yield where, {_JUDGEMENT_NAMES.get(name, name): value for name, value in row.items()}
+        return
+    names: tuple[str, ...] = ()
+    for where, line in read_lines(path):
+        if not line.strip():
+            continue
+        fields = line.strip("\r\n").split("\t") if "\t" in line else line.split()
+        if not names:
+            if not _is_number(fields[-1]):
+                names = tuple(_JUDGEMENT_NAMES.get(name.strip(), name.strip()) for name in fields)
+                need_columns(dict.fromkeys(names), _JUDGEMENT_COLUMNS, where, _JUDGEMENT_FIX)
+                continue
+            names = _TREC_COLUMNS if len(fields) == len(_TREC_COLUMNS) else _JUDGEMENT_COLUMNS
+        if len(fields) != len(names):
+            problem = f"{where}: {len(fields)} fields; expected {', '.join(names)}."
+            raise DistilvecError(problem, "Separate them by tabs or spaces.")
+        yield where, dict(zip(names, fields, strict=True))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

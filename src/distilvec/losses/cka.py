@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from distilvec.core.precision import full_precision
+from distilvec.core.device import full_precision
 
 Rows = Float[Tensor, "batch rows _columns"]
 Grams = Float[Tensor, "batch rows rows"]

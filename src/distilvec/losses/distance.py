@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from distilvec.core.precision import full_precision
+from distilvec.core.device import full_precision
 
 Rows = Float[Tensor, "batch dim"]
 PerRow = Float[Tensor, " batch"]

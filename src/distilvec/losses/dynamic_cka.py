@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from distilvec.core.precision import full_precision
+from distilvec.core.device import full_precision
 from distilvec.losses.cka import centred_gram, root_cka, unit_gram
 from distilvec.losses.tokens import NO_WEIGHT
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from distilvec.core.precision import full_precision
+from distilvec.core.device import full_precision
 from distilvec.losses.cka import Grams, centred_gram, root_cka, unit_gram
 from distilvec.losses.tokens import NO_WEIGHT
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from distilvec.core.precision import full_precision
+from distilvec.core.device import full_precision
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.ranking import others
 from distilvec.losses.relations import cosine_relations

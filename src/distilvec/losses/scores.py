@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from distilvec.core.precision import full_precision
+from distilvec.core.device import full_precision
 
 _LEFT_OUT = -1e4  # score of a document that does not count: finite, so that 0 * log 0 is 0 without a case of its own
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from distilvec.core.precision import full_precision
+from distilvec.core.device import full_precision
 
 Mask = Bool[Tensor, "batch tokens"]
 # A logit without weight, or the logarithm of 0. Finite: -inf minus -inf would be NaN.

@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from distilvec.core.device import full_precision
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import LinearPairs, LossTerms, Objective, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Count, NonNegative, Positive, Share, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.core.precision import full_precision
 from distilvec.losses.emo import (
     ira_loss,
     otis_cost,

@@ -21,9 +21,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from distilvec.core.device import full_precision
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import Projections
-from distilvec.core.precision import full_precision
 from distilvec.students.dropout import dropout as fast_dropout
 from distilvec.students.pooling import own_saving
 

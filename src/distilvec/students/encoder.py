@@ -16,9 +16,9 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from distilvec.core.batch import TextBatch
+from distilvec.core.device import full_precision
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import LayerPooling, ModelOutputs, OutputSpec
-from distilvec.core.precision import full_precision
 from distilvec.models.experts import Experts
 from distilvec.models.parts import is_static
 from distilvec.students.attention import has_interface, install_attention, recording

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import PreTrainedModel
 
-from distilvec.core.precision import full_precision
+from distilvec.core.device import full_precision
 from distilvec.students.layers import layer_list
 
 Kind = Literal["mean", "cls", "lasttoken"]

@@ -47,8 +47,7 @@ def align(
         check_input(path, "--texts")
     check_outputs([("--json", json_file)], [teacher, student, *texts])
 
-    from distilvec.alignment.align import Aligner
-    from distilvec.alignment.coverage import measure_mapping, unicode_texts
+    from distilvec.alignment.align import Aligner, measure_mapping, unicode_texts
     from distilvec.cli.terminal import show_table
     from distilvec.config.schema import SourceSection
     from distilvec.core.errors import about

@@ -1,19 +1,25 @@
-"""Existing tokenizers from a model's folder or id, a bare tokenizer.json, or a SentencePiece model."""
+"""Existing tokenizers from a model's folder or id, a bare tokenizer.json, or a SentencePiece model.
+
+Source for SentencePiece: github.com/google/sentencepiece, src/normalizer.cc, unigram_model.cc and bpe_model.cc. The
+conversion of transformers ignores the settings for spaces, and merges pieces that SentencePiece never merges.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError, about, first_line
+from distilvec.core.extras import install_command, require_extra
 from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
 from distilvec.vocabulary.edit import fast_tokenizer, with_tokens
-from distilvec.vocabulary.pieces import OPTION, SAME_ROLE, Pieces, State, components
-from distilvec.vocabulary.sentencepiece import from_sentencepiece
+from distilvec.vocabulary.pieces import EDGES, OPTION, SAME_ROLE, SPACE, Pieces, State, components
 
 NAMES = {  # usual names by role, the likeliest first
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),
@@ -24,6 +30,10 @@ NAMES = {  # usual names by role, the likeliest first
     "bos": ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[BOS]"),
     "eos": ("</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>", "[EOS]"),
 }
+_ORDINARY, _UNKNOWN, _CONTROL, _GIVEN, _UNUSED, _BYTE = range(1, 7)  # types of pieces; given: by the trainer's user
+_SENTENCEPIECE_KINDS = {1: "Unigram", 2: "BPE", 3: "word", 4: "character"}
+_BYTES_APART = 7  # score of a byte in times the lowest: below the six characters that spell its name
+_BONUS = 0.1  # a given piece's score is the best score per byte minus this
 
 
 def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
@@ -105,3 +115,149 @@ def _names(role: str, like: Pieces) -> list[str]:
         return list(NAMES[role])
     usual = [name for same in SAME_ROLE.get(role, (role,)) for name in NAMES[same]]
     return [str(like.tokens[like.roles[role]]), *usual]
+
+
+def from_sentencepiece(path: Path) -> State:
+    """Return a model file as the content of tokenizer.json, with the file's ids and without a special-token template.
+
+    Text is split as sentencepiece splits it, except: special tokens written in a text, letters composed of more than 5
+    bytes (Hangul of single jamo), repeated merges within a letter, and in BPE the spaces around given pieces.
+    """
+    proto = _read_sentencepiece(path)
+    rules = proto.normalizer_spec
+    spec = proto.trainer_spec
+    pieces = list(proto.pieces)
+    obstacles = {
+        f"it is a {_SENTENCEPIECE_KINDS.get(spec.model_type, 'unknown')} model": spec.model_type not in (1, 2),
+        "its words end with spaces": spec.treat_whitespace_as_suffix,
+        "it does not write spaces": not rules.escape_whitespaces,
+        "it has unused pieces": any(piece.type == _UNUSED for piece in pieces),
+    }
+    reasons = [reason for reason, holds in obstacles.items() if holds]
+    if reasons:
+        raise DistilvecError(
+            f"{path} has no fast form: {' and '.join(reasons)}. Expected a Unigram or BPE model with spaces before "
+            "words.",
+            key=OPTION,
+        )
+    # Pieces given by the trainer's user. BPE splits those without spaces off first, as added tokens; Unigram prefers
+    # them by their score.
+    apart: set[int] = set()
+    if spec.model_type == 2:
+        for number, piece in enumerate(pieces):
+            if piece.type == _GIVEN and not {" ", SPACE} & set(piece.piece):
+                apart.add(number)
+    off = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [
+        {"id": number, "content": piece.piece, **off, "special": number not in apart}
+        for number, piece in enumerate(pieces)
+        if piece.type in (_UNKNOWN, _CONTROL) or number in apart
+    ]
+    in_words = all(SPACE not in piece.piece[1:] for piece in pieces) and any(piece.piece == SPACE for piece in pieces)
+    begins = rules.add_dummy_prefix and not rules.remove_extra_whitespaces and not apart  # a space before every text
+    scheme = "first" if rules.add_dummy_prefix and not begins else "never"
+    decoders: list[State] = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}]
+    if spec.byte_fallback:
+        decoders.append({"type": "ByteFallback"})
+    decoders.append({"type": "Fuse"})
+    if rules.add_dummy_prefix:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": {"type": "Sequence", "normalizers": _sentencepiece_normalizers(rules, begins, bool(apart))},
+        "pre_tokenizer": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": in_words},
+        "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": _unigram(spec, pieces) if spec.model_type == 1 else _bpe(spec, pieces, apart),
+    }
+
+
+def _read_sentencepiece(path: Path) -> Any:
+    require_extra("sentencepiece", OPTION)
+    try:
+        from google.protobuf.message import DecodeError
+        from transformers.convert_slow_tokenizer import import_protobuf
+
+        proto = import_protobuf().ModelProto()
+    except Exception as error:  # ImportError, or protobuf's own for versions that do not fit
+        raise DistilvecError(
+            f"reading {path} needs newer versions of sentencepiece and protobuf ({first_line(error)}).",
+            f"Install: {install_command('sentencepiece')}",
+            key=OPTION,
+        ) from error
+    with about(OPTION, path):
+        content = path.read_bytes()
+    try:
+        proto.ParseFromString(content)
+        problem = "" if proto.pieces else "it has no pieces"
+    except DecodeError as error:
+        problem = str(error)
+    if problem:
+        raise DistilvecError(
+            f"cannot read {path} as a SentencePiece model: {problem}.", "Give the .model that it wrote.", key=OPTION
+        )
+    return proto
+
+
+def _sentencepiece_normalizers(rules: Any, begins: bool, apart: bool) -> list[State]:
+    """Return the steps: the model's own table, no surplus spaces, a space before the text, spaces as ▁.
+
+    With pieces split off first (`apart`), each part of a text is normalized alone and keeps the space at its end.
+    """
+    charsmap = base64.b64encode(rules.precompiled_charsmap).decode()
+    steps: list[State] = []
+    if charsmap:
+        steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    if rules.remove_extra_whitespaces:
+        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+        begin, end = EDGES
+        if not apart:
+            steps.append({"type": "Replace", "pattern": {"Regex": end}, "content": ""})
+        if not apart and not rules.add_dummy_prefix:
+            steps.append({"type": "Replace", "pattern": {"Regex": begin}, "content": ""})
+    if begins:
+        steps.append({"type": "Prepend", "prepend": SPACE})
+    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
+    return steps
+
+
+def _unigram(spec: Any, pieces: list[Any]) -> State:
+    scores = [piece.score for piece in pieces if piece.type == _ORDINARY]
+    best = max(scores, default=0.0)
+    lowest = min(scores, default=0.0)
+
+    def score(piece: Any) -> float:
+        if piece.type == _BYTE:
+            return _BYTES_APART * lowest - 1.0
+        if piece.type == _GIVEN:
+            return float(len(piece.piece.encode()) * best - _BONUS)
+        return float(piece.score)
+
+    vocabulary = [[piece.piece, score(piece)] for piece in pieces]
+    return {"type": "Unigram", "unk_id": spec.unk_id, "vocab": vocabulary, "byte_fallback": bool(spec.byte_fallback)}
+
+
+def _bpe(spec: Any, pieces: list[Any], apart: set[int]) -> State:
+    """Return a model that merges any two pieces into a third in the order of the third's score."""
+    scores: dict[str, float] = {}
+    for number, piece in enumerate(pieces):
+        if piece.type in (_ORDINARY, _GIVEN) and number not in apart:
+            scores[piece.piece] = piece.score
+    merges = []
+    for text, score in scores.items():
+        for cut in range(1, len(text)):
+            left = text[:cut]
+            right = text[cut:]
+            if left in scores and right in scores:
+                merges.append((-score, -cut, left, right))
+    return {
+        "type": "BPE",
+        "unk_token": spec.unk_piece,
+        "fuse_unk": True,
+        "byte_fallback": bool(spec.byte_fallback),
+        "vocab": {piece.piece: number for number, piece in enumerate(pieces)},
+        "merges": [[left, right] for *_, left, right in sorted(merges)],
+    }

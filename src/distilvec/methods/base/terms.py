@@ -9,11 +9,11 @@ from typing import NamedTuple
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from distilvec.core.device import full_precision
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import option_error
 from distilvec.core.outputs import ModelOutputs
-from distilvec.core.precision import full_precision
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.distance import PerRow, Rows
 from distilvec.losses.supervised import task_loss

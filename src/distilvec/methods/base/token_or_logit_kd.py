@@ -7,10 +7,10 @@ from typing import Literal
 
 import torch
 
+from distilvec.core.device import full_precision
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, ObjectiveContext, Weights
 from distilvec.core.outputs import AlignmentKind, ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.core.precision import full_precision
 from distilvec.methods.base.terms import Tokens, class_logits, task_weights, token_states
 
 On = Literal["auto", "logits", "hidden"]

@@ -15,7 +15,7 @@ import transformers
 from huggingface_hub.constants import HF_HUB_CACHE
 from sentence_transformers import SentenceTransformer
 
-from distilvec.alignment.coverage import unicode_texts
+from distilvec.alignment.align import unicode_texts
 from distilvec.config.schema import SourceSection
 from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError, about

@@ -194,7 +194,7 @@ def test_vectors_of_other_lengths_are_refused_where_nothing_is_quantized(tmp_pat
     vectors = VECTORS.copy()
     vectors[::3] *= 0.8
     index.add(vectors)
-    with refused("teacher.vectors", "other vectors have length 1"):
+    with refused(".vectors", "other vectors have length 1"):
         list(read(tmp_path, index, [{"text": text} for text in TEXTS])[0].rows(["embedding"]))
 
 

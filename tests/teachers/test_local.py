@@ -130,13 +130,13 @@ def test_truncated_dimensions_are_normalised_again(tiny_model):
     np.testing.assert_allclose(
         teacher.embed(TEXTS), whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True), atol=1e-6
     )
-    with refused("teacher.truncate_dim", "found 33"):
+    with refused(".truncate_dim", "found 33"):
         load_teacher(TeacherSection(model=str(tiny_model), truncate_dim=33), "cpu")
 
 
 def test_plain_model_needs_a_pooling(tmp_path):
     folder = architectures.bert(tmp_path / "backbone")
-    with refused("teacher.pooling"):
+    with refused(".pooling"):
         load_teacher(TeacherSection(model=str(folder)), "cpu")
     teacher = load_teacher(TeacherSection(model=str(folder), pooling="cls", normalize=True), "cpu")
     expected = SentenceTransformer(
@@ -148,7 +148,7 @@ def test_plain_model_needs_a_pooling(tmp_path):
 
 
 def test_stated_pooling_of_a_sentence_transformer_is_refused(tiny_model):
-    with refused("teacher.pooling", "states its own"):
+    with refused(".pooling", "states its own"):
         load_teacher(TeacherSection(model=str(tiny_model), pooling="cls"), "cpu")
 
 
@@ -218,10 +218,10 @@ def test_no_texts_and_many_texts(tiny_model, monkeypatch):
 
 
 def test_missing_models_are_explained(tmp_path):
-    with refused("teacher.model", "nothing"):
+    with refused(".model", "nothing"):
         load_teacher(TeacherSection(model=str(tmp_path / "nothing")), "cpu")
     (tmp_path / "empty").mkdir()
-    with refused("teacher.model"):
+    with refused(".model"):
         load_teacher(TeacherSection(model=str(tmp_path / "empty"), pooling="mean"), "cpu")
 
 
@@ -323,7 +323,7 @@ def test_a_pooling_of_another_width_than_its_backbone_is_refused(tmp_path, width
     """It was cut to the stated width without a word, or its vectors were read as wider than they are."""
     folder = architectures.sentence_transformer(tmp_path / "m", architectures.bert(tmp_path / "backbone"), modules)
     declared_width(folder, width)
-    with refused("teacher.model", f"of {width} dimensions"):
+    with refused(".model", f"of {width} dimensions"):
         load_teacher(TeacherSection(model=str(folder)), "cpu")
     with refused("", f"of {width} dimensions"):
         load_model(ModelName(str(folder)))

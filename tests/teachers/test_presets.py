@@ -105,7 +105,7 @@ def test_embeddinggemma_has_prompts_and_its_own_layers(tmp_path):
         np.testing.assert_allclose(teacher.embed(TEXTS), expected, atol=1e-6)
         expected = bare.embed([f"task: search result | query: {text}" for text in TEXTS])
         np.testing.assert_allclose(teacher.embed(TEXTS, "query"), expected, atol=1e-6)
-    with refused("teacher.pooling", "plain Hugging Face model"):
+    with refused(".pooling", "plain Hugging Face model"):
         load_teacher(section(plain, preset="embeddinggemma"), "cpu")
 
 
@@ -169,7 +169,7 @@ def test_a_saved_model_of_several_modules_is_placed_as_a_whole(tmp_path):
 
 def test_a_missing_package_and_settings_that_do_not_go_together_are_named(large, monkeypatch):
     monkeypatch.setattr("distilvec.core.extras._is_there", lambda name: name != "bitsandbytes")
-    with refused("teacher.quantize", "bitsandbytes"):
+    with refused(".quantize", "bitsandbytes"):
         load_teacher(section(large[0], preset="qwen3-embedding", quantize="4bit"), "cpu")
     for teacher, words in [
         ({"model": "m", "quantize": "4bit", "adapters": ["a"]}, r"^\[teacher.quantize\] adapters cannot be merged"),

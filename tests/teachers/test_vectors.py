@@ -93,7 +93,7 @@ def test_missing_texts_are_counted_and_one_is_quoted(tmp_path):
     teacher = TableEmbedder(TeacherSection(vectors=write(tmp_path / "api.parquet", TEXTS[:90], unit(90))))
     corpus = corpus_of(tmp_path / "c", TEXTS)
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 32)
-    with refused("teacher.vectors", TEXTS[90][:60]):
+    with refused(".vectors", TEXTS[90][:60]):
         list(teacher.fill_steps(cache, corpus))
     assert len(cache) == 0
 
@@ -137,7 +137,7 @@ def test_lengths_are_measured_and_dimensions_cut(tmp_path):
     cut = TableEmbedder(TeacherSection(vectors=write(tmp_path / "unit.parquet", TEXTS, unit(100)), truncate_dim=5))
     (rows,) = cut.rows(["embedding"])
     np.testing.assert_allclose(np.linalg.norm(rows.vectors["embedding"], axis=1), 1, atol=1e-6)
-    with refused("teacher.truncate_dim", "found 13"):
+    with refused(".truncate_dim", "found 13"):
         TableEmbedder(TeacherSection(vectors=tmp_path / "unit.parquet", truncate_dim=13))
 
 
@@ -166,7 +166,7 @@ def test_rows_of_one_text_must_agree(tmp_path, monkeypatch, scale, differs):
         list(teacher.fill_steps(cache, corpus))
         np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors)
         return
-    with refused("teacher.vectors", TEXTS[3]):
+    with refused(".vectors", TEXTS[3]):
         list(teacher.fill_steps(cache, corpus))
     assert len(cache) == 0
 
@@ -203,7 +203,7 @@ def test_tables_of_which_only_some_have_length_1_are_refused(tmp_path, rows):
     mixed[100 - rows :] = unit(rows)
     teacher = TableEmbedder(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, mixed)))
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 32)
-    with refused("teacher.vectors", TEXTS[0][:60]):
+    with refused(".vectors", TEXTS[0][:60]):
         list(teacher.fill_steps(cache, corpus_of(tmp_path / "c", TEXTS)))
     assert len(cache) == 0
 
@@ -212,7 +212,7 @@ def test_files_of_other_widths_are_refused(tmp_path):
     (tmp_path / "t").mkdir()
     write(tmp_path / "t" / "a.parquet", TEXTS[:50], unit(50))
     write(tmp_path / "t" / "b.parquet", TEXTS[40:], unit(60, 8))
-    with refused("teacher.vectors", "b.parquet"):
+    with refused(".vectors", "b.parquet"):
         TableEmbedder(TeacherSection(vectors=tmp_path / "t"))
 
 
@@ -226,7 +226,7 @@ def test_the_manifest_follows_the_content(tmp_path):
 
 
 def test_missing_tables_are_explained(tmp_path):
-    with refused("teacher.vectors", "no Parquet file"):
+    with refused(".vectors", "no Parquet file"):
         TableEmbedder(TeacherSection(vectors=tmp_path / "none.parquet"))
 
 
@@ -246,7 +246,7 @@ def test_vectors_that_say_nothing_of_a_model_are_not_compared_with_it(tiny_model
     assert len(fill("right.parquet", stored)) == 25
     others = np.random.default_rng(0).permuted(stored, axis=1)
     others[1] = np.nan
-    with refused("teacher.made_by", "has not made the table"):
+    with refused(".made_by", "has not made the table"):
         fill("wrong.parquet", others)
 
 
@@ -262,7 +262,7 @@ def test_the_first_rows_of_a_table_may_be_empty(tiny_model, tmp_path, monkeypatc
     list(table.fill_steps(cache, corpus))
     assert len(cache) == 25
     nothing = TableEmbedder(TeacherSection(vectors=write(tmp_path / "n.parquet", [""] * 4, zeros[:4])))
-    with refused("teacher.vectors", "no row with a text"):
+    with refused(".vectors", "no row with a text"):
         nothing._sample(2)
 
 

@@ -20,7 +20,7 @@ quickstart: $(VENV)/quickstart
 	$(VENV)/bin/distilvec quickstart
 
 # Without KaTeX (npm) the tests of the site are skipped
-test: $(VENV)/dev .compat/installed check
+test: $(VENV)/dev .compat/installed .stores/installed check
 	-$(MAKE) --no-print-directory .katex/installed
 	DISTILVEC_REQUIRE_COMPAT=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=15 -rs
 
@@ -39,7 +39,7 @@ docs: $(VENV)/dev .katex/installed
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
 
 # The tracer makes the tests take two thirds more time: CI runs this beside `make test`
-coverage: $(VENV)/dev
+coverage: $(VENV)/dev .stores/installed
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
 
 test-fast: $(VENV)/dev
@@ -77,6 +77,12 @@ $(VENV)/dev: $(VENV)/pip pyproject.toml requirements/lock.txt
 	$(PIP) --target .compat --no-deps -r requirements/compat.txt
 	touch $@
 
+# Packages of stores whose pins are not those of the development environment: the tests write indexes with them
+.stores/installed: requirements/stores.txt | $(VENV)/pip
+	rm -rf .stores
+	$(PIP) --target .stores --no-deps -r requirements/stores.txt
+	touch $@
+
 # KaTeX sets the equations while the site is built; its style sheet and fonts are copied into the site
 .katex/installed: requirements/katex.sha512
 	rm -rf .katex && mkdir .katex
@@ -90,4 +96,4 @@ lock:
 	$(VENV)/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements/lock.txt
 
 clean:
-	rm -rf $(VENV) .wheel .compat .katex site .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) .wheel .compat .stores .katex site .pytest_cache .mypy_cache .ruff_cache dist

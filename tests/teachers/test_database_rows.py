@@ -15,6 +15,7 @@ import pytest
 from interrupted import kill_copy
 from refusals import refused
 from samples import make_texts
+from store_packages import needed
 
 from benchmarks.indexes import lacking, server
 from distilvec.config.schema import TeacherSection
@@ -56,8 +57,7 @@ def points(vector=lambda row: VECTORS[row].tolist(), payload=lambda row: {"conte
 
 
 def collection(folder, rows, vectors=None, **settings):
-    if package := lacking("qdrant"):
-        pytest.skip(f"{package} is not installed")
+    needed("qdrant")
     from qdrant_client import QdrantClient
 
     shutil.rmtree(folder / "db", ignore_errors=True)
@@ -153,8 +153,7 @@ def connect():
 
 
 def table(name, definition, rows):
-    if package := lacking("pgvector"):
-        pytest.skip(f"{package} is not installed")
+    needed("pgvector")
     with connect() as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         connection.execute(f'DROP TABLE IF EXISTS "{name}"')
@@ -207,8 +206,7 @@ def test_a_field_of_a_column_of_json(tmp_path):
 
 def ascii_database():
     """A database without an encoding: PostgreSQL hands its strings out as bytes."""
-    if package := lacking("pgvector"):
-        pytest.skip(f"{package} is not installed")
+    needed("pgvector")
     import psycopg
 
     with connect() as connection:
@@ -271,8 +269,7 @@ class Stranger(threading.Thread):
 def test_no_password_leaves_for_another_machine_in_clear(
     settings, environment, is_given, variable, monkeypatch, tmp_path
 ):
-    if package := lacking("pgvector"):
-        pytest.skip(f"{package} is not installed")
+    needed("pgvector")
     stranger = Stranger()
     for name, value in {variable: "very-secret-word", **environment}.items():
         monkeypatch.setenv(name, value)

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from refusals import refused
 from samples import make_texts
+from store_packages import needed
 
-from benchmarks.indexes import KINDS, lacking, stored
+from benchmarks.indexes import KINDS, stored
 from distilvec.config.recipe import section_of as stated_section
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
@@ -24,11 +25,6 @@ from distilvec.teachers.table_embedder import TableEmbedder
 TEXTS = make_texts(120)
 VECTORS = np.random.default_rng(0).standard_normal((120, 8)).astype(np.float32)
 VECTORS /= np.linalg.norm(VECTORS, axis=1, keepdims=True)
-
-
-def needed(kind):
-    if package := lacking(kind):
-        pytest.skip(f"{package} is not installed")
 
 
 def rows(table):

@@ -19,9 +19,10 @@ import pytest
 from refusals import refused
 from samples import make_texts
 from servers import FaultyApi
+from store_packages import needed
 
 import distilvec
-from benchmarks.indexes import DATABASES, lacking, stored
+from benchmarks.indexes import DATABASES, stored
 from distilvec.__main__ import run_command
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError, about
@@ -393,8 +394,7 @@ def folder():
 
 @pytest.mark.parametrize("kind", DATABASES)
 def test_an_index_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys, no_pages):
-    if package := lacking(kind):
-        pytest.skip(f"{package} is not installed")
+    needed(kind)
     texts, new, vectors, theirs, near_many = many
     with stored(kind, folder / "index", texts, vectors) as index:
         out = tmp_path / "run"

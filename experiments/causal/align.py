@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from distilvec.alignment.edit_distance import warped_pairs
 from distilvec.alignment.offsets import Numbers, Placed, plain_pieces
 from distilvec.core.batch import Alignment
+from distilvec.core.errors import about
 from distilvec.vocabulary.pieces import Pieces
 from experiments.causal.data import Tokens
 
@@ -21,10 +22,12 @@ def common_tokens(student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizer
 
     A token of the teacher that two of the student's would fit is paired with the first.
     """
-    ours, theirs = (_by_surface(Pieces(tokenizer, key=f"{name}.model"), tokenizer.eos_token_id)
-                    for name, tokenizer in (("student", student), ("teacher", teacher)))  # fmt: skip
-    both = [surface for surface in ours if surface in theirs]
-    return [ours[surface] for surface in both], [theirs[surface] for surface in both]
+    with about("student.model"):
+        student_ids = _by_surface(Pieces(student), student.eos_token_id)
+    with about("teacher.model"):
+        teacher_ids = _by_surface(Pieces(teacher), teacher.eos_token_id)
+    both = [surface for surface in student_ids if surface in teacher_ids]
+    return [student_ids[surface] for surface in both], [teacher_ids[surface] for surface in both]
 
 
 def _by_surface(pieces: Pieces, end: int | None) -> dict[object, int]:

@@ -23,7 +23,7 @@ from distilvec.alignment.edit_distance import type_pairs, warped_pairs
 from distilvec.alignment.offsets import FURTHER, ORDINARY, Numbers, Placed, SpanReader, join
 from distilvec.config.schema import SourceSection
 from distilvec.core.batch import Text
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.outputs import AlignmentKind
 
 Shares = npt.NDArray[np.float32]
@@ -75,9 +75,11 @@ class Aligner:
         paired: bool = False,
     ) -> None:
         self.kind = kind
-        self.student = SpanReader(student, student_max_length, "right", "student", paired)
+        with about("student"):
+            self.student = SpanReader(student, student_max_length, "the student's tokenizer", paired=paired)
         side = getattr(teacher, "truncation_side", "right")
-        self.teacher = SpanReader(teacher, teacher_max_length, side, "teacher", paired)
+        with about("teacher"):
+            self.teacher = SpanReader(teacher, teacher_max_length, "the teacher's tokenizer", side, paired)
 
     def encode(self, texts: Sequence[Text]) -> tuple[list[Encoding], list[Encoding]]:
         """Return the student's and the teacher's encodings; other Python threads run meanwhile."""

@@ -15,7 +15,7 @@ from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.batch import Text
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.vocabulary.pieces import Pieces
 
 Numbers = npt.NDArray[np.int64]
@@ -110,18 +110,19 @@ class SpanReader:
         self,
         tokenizer: PreTrainedTokenizerBase,
         max_length: int,
+        name: str,
         side: str = "right",
-        key: str = "student",
         paired: bool = False,
     ) -> None:
-        pieces = Pieces(tokenizer, f"the {key}'s tokenizer", f"{key}.model")
+        with about(".model"):
+            pieces = Pieces(tokenizer, name)
         self._tokenizer = pieces.plain
         special = self._tokenizer.num_special_tokens_to_add(paired)
         if max_length <= special:
             raise DistilvecError(
                 f"{max_length} leaves no room for text: the tokenizer adds {special} tokens.",
                 f"Give at least {special + 1}.",
-                key=f"{key}.max_length",
+                key=".max_length",
             )
         self._around = special_around(self._tokenizer)
         self.pieces = plain_pieces(pieces)

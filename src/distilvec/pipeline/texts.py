@@ -185,7 +185,7 @@ def load_vocabulary(
     key = "student.model" if section.model else "student.tokenizer"
     with about(key, model.name):
         tokenizer = load_tokenizer(model)
-    pieces = Pieces(tokenizer, "the backbone's tokenizer", key)
+        pieces = Pieces(tokenizer, "the backbone's tokenizer")
     parts = [
         VOCABULARY_FORMAT,
         vocabulary.model_dump(exclude={"compose", "keep_norm"}),

@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.model_name import ModelName
 from distilvec.models.checks import reading, refuse_several_parts
 from distilvec.models.load import (
@@ -92,7 +92,8 @@ def _backbone(model: ModelName) -> PreTrainedModel:
 
 def count_tokens(tokenizer: PreTrainedTokenizerBase, texts: Mapping[str, Texts]) -> TokensUsed:
     """Count the tokens that texts use, by language, as a vocabulary trimmed to them has them."""
-    pieces = Pieces(tokenizer, "the model's tokenizer", "student.model")
+    with about("student.model"):
+        pieces = Pieces(tokenizer, "the model's tokenizer")
     words = {language: Words(read(), pieces) for language, read in texts.items()}
     trimmed = trim(pieces, words, None, "seen")
     kept = {pieces.vocabulary[token] for token in trimmed.tokenizer.get_vocab()}

@@ -12,9 +12,9 @@ from transformers import AutoTokenizer
 
 from distilvec.config.student import VocabularySection
 from distilvec.core.artifacts import CHECKSUMS, FINGERPRINT, open_or_build, opened
-from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.errors import DistilvecError, about, nearest
 from distilvec.core.files import SEAL
-from distilvec.vocabulary.load import read_tokenizer
+from distilvec.vocabulary.load import OPTION, read_tokenizer
 from distilvec.vocabulary.pieces import Pieces
 from distilvec.vocabulary.train import train_tokenizer
 from distilvec.vocabulary.trim import ChosenVocabulary, Words, hybrid, size_notes, trim
@@ -32,7 +32,8 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
     before = len(pieces.vocabulary)
     if section.tokenizer is not None:
         existing = read_tokenizer(section.tokenizer, pieces)
-        tokens = Pieces(existing, f"the tokenizer of {section.tokenizer}").dense().tokens
+        with about(OPTION):
+            tokens = Pieces(existing, f"the tokenizer of {section.tokenizer}").dense().tokens
         return ChosenVocabulary(existing, {"before": before, "tokens": len(tokens)})
     if not any(next(read(), None) is not None for read in texts.values()):
         raise DistilvecError("there are no texts to choose a vocabulary from.", "Give some.", key="student.vocabulary")

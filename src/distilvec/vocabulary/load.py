@@ -14,13 +14,14 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from distilvec.core.errors import DistilvecError, about, first_line
-from distilvec.core.extras import install_command, require_extra
+from distilvec.core.errors import DistilvecError, about
+from distilvec.core.extras import require_extra
 from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
 from distilvec.vocabulary.edit import fast_tokenizer, with_tokens
-from distilvec.vocabulary.pieces import EDGES, OPTION, SAME_ROLE, SPACE, Pieces, State, components
+from distilvec.vocabulary.pieces import EDGES, SAME_ROLE, SPACE, Pieces, State, components
 
+OPTION = "student.vocabulary.tokenizer"  # the recipe's key for an existing tokenizer
 NAMES = {  # usual names by role, the likeliest first
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),
     "unk": ("<unk>", "[UNK]", "<|unk|>"),
@@ -43,26 +44,18 @@ def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
     usual names, and tokens of the roles that `like` puts around a text are put there. A missing padding token is added.
     """
     path, kind = Path(name), Path(name).suffix.lower()
-    if kind not in (".json", ".model") or path.is_dir():
-        with about(OPTION, name):
+    with about(OPTION, name):
+        if kind not in (".json", ".model") or path.is_dir():
             tokenizer = load_tokenizer(ModelName(name))
-        _add_padding(tokenizer, like)
-        return tokenizer
-    if not path.is_file():
-        raise DistilvecError(
-            f"no file {name}. Expected a tokenizer.json, a SentencePiece .model, or a model's folder or id.", key=OPTION
-        )
-    return _with_roles(_from_json(path) if kind == ".json" else from_sentencepiece(path), path, like)
-
-
-def _from_json(path: Path) -> State:
-    try:
-        state: State = json.loads(Tokenizer.from_file(str(path)).to_str())
-    except Exception as error:  # tokenizers raises bare Exception
-        raise DistilvecError(
-            f"{path} is not a tokenizer.json: {first_line(error)}. Expected a file of Tokenizer.save.", key=OPTION
-        ) from error
-    return state
+            _add_padding(tokenizer, like)
+            return tokenizer
+        if not path.is_file():
+            raise DistilvecError(
+                f"no file {name}. Expected a tokenizer.json, a SentencePiece .model, or a model's folder or id."
+            )
+        if kind == ".json":
+            return _with_roles(json.loads(Tokenizer.from_file(str(path)).to_str()), path, like)
+        return _with_roles(from_sentencepiece(path), path, like)
 
 
 def _with_roles(state: State, path: Path, like: Pieces) -> PreTrainedTokenizerFast:
@@ -91,7 +84,6 @@ def _with_roles(state: State, path: Path, like: Pieces) -> PreTrainedTokenizerFa
                 f"the model reads texts with {token}, and {path} has no token for it. Expected one of "
                 f"{', '.join(dict.fromkeys(usual)) or token}.",
                 "Add it, or give a tokenizer's folder with roles.",
-                key=OPTION,
             )
         return str(pieces.tokens[same]), same
 
@@ -137,8 +129,7 @@ def from_sentencepiece(path: Path) -> State:
     if reasons:
         raise DistilvecError(
             f"{path} has no fast form: {' and '.join(reasons)}. Expected a Unigram or BPE model with spaces before "
-            "words.",
-            key=OPTION,
+            "words."
         )
     # Pieces given by the trainer's user. BPE splits those without spaces off first, as added tokens; Unigram prefers
     # them by their score.
@@ -176,29 +167,13 @@ def from_sentencepiece(path: Path) -> State:
 
 
 def _read_sentencepiece(path: Path) -> Any:
-    require_extra("sentencepiece", OPTION)
-    try:
-        from google.protobuf.message import DecodeError
-        from transformers.convert_slow_tokenizer import import_protobuf
+    require_extra("sentencepiece", "")
+    from transformers.convert_slow_tokenizer import import_protobuf
 
-        proto = import_protobuf().ModelProto()
-    except Exception as error:  # ImportError, or protobuf's own for versions that do not fit
-        raise DistilvecError(
-            f"reading {path} needs newer versions of sentencepiece and protobuf ({first_line(error)}).",
-            f"Install: {install_command('sentencepiece')}",
-            key=OPTION,
-        ) from error
-    with about(OPTION, path):
-        content = path.read_bytes()
-    try:
-        proto.ParseFromString(content)
-        problem = "" if proto.pieces else "it has no pieces"
-    except DecodeError as error:
-        problem = str(error)
-    if problem:
-        raise DistilvecError(
-            f"cannot read {path} as a SentencePiece model: {problem}.", "Give the .model that it wrote.", key=OPTION
-        )
+    proto = import_protobuf().ModelProto()
+    proto.ParseFromString(path.read_bytes())
+    if not proto.pieces:
+        raise DistilvecError(f"{path} is not a SentencePiece model: it has no pieces.")
     return proto
 
 

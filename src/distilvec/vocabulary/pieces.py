@@ -23,7 +23,6 @@ from distilvec.models.tokenizers import byte_letters, plain_copy
 
 Kind = Literal["wordpiece", "byte_level", "metaspace", "plain"]
 State = dict[str, Any]  # the content of tokenizer.json, or of one of its components
-OPTION = "student.vocabulary.tokenizer"  # the recipe's key for an existing tokenizer
 SPACE = "\u2581"
 EDGES = ("^ +", " +$")  # patterns that remove the spaces around a text
 ROLES = ("cls", "sep", "bos", "eos", "mask", "unk", "pad")  # padding last: a token of another role may be used for it
@@ -51,17 +50,15 @@ class Pieces:
     for ids without a token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, name: str = "the tokenizer", key: str = OPTION) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, name: str = "the tokenizer") -> None:
         copy = plain_copy(tokenizer)
         if copy is None:
             raise DistilvecError(
                 f"{name} is a {type(tokenizer).__name__} without a fast form (tokenizer.json).",
                 "Load it with transformers' AutoTokenizer and use_fast=True, save it, and give that folder.",
-                key=key,
             )
         self.tokenizer = tokenizer
         self.name = name
-        self.key = key
         self.plain = copy
         self.state: State = json.loads(copy.to_str())
         self.vocabulary: dict[str, int] = copy.get_vocab(with_added_tokens=True)
@@ -87,7 +84,6 @@ class Pieces:
             raise DistilvecError(
                 f"{self.name}: its ids have holes, {self.tokens.index(None)} has no token.",
                 "Save it with dense ids.",
-                key=self.key,
             )
         return self
 

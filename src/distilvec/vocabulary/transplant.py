@@ -18,10 +18,11 @@ from sentence_transformers.sentence_transformer.modules import Transformer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.models.parts import lengthen, position_limit, position_table
 from distilvec.vocabulary.edit import swap_ids
-from distilvec.vocabulary.pieces import OPTION, Pieces, Surface
+from distilvec.vocabulary.load import OPTION
+from distilvec.vocabulary.pieces import Pieces, Surface
 
 Compose = Literal["mean", "weighted", "first", "last"]
 Origin = Literal["copied", "composed", "special", "missing"]
@@ -156,8 +157,10 @@ def give_tokenizer(
     first: Transformer, tokenizer: PreTrainedTokenizerFast, compose: Compose = "mean", keep_norm: bool = False
 ) -> Composition:
     """Put another tokenizer, and an embedding table composed for it, into a model's first module; see `transplant`."""
-    old = Pieces(first.tokenizer, "the model's tokenizer", "student.model")
-    new = Pieces(tokenizer, "the new tokenizer").dense()
+    with about("student.model"):
+        old = Pieces(first.tokenizer, "the model's tokenizer")
+    with about(OPTION):
+        new = Pieces(tokenizer, "the new tokenizer").dense()
     missing = [str(old.tokens[number]) for number in old.around if old.counterpart(number, new) is None]
     if missing:
         roles = ", ".join(f"{role} {new.tokens[number]}" for role, number in new.roles.items()) or "none"

@@ -146,18 +146,15 @@ def transplant_folder(
     transformers.utils.logging.disable_progress_bar()
     with about("teacher", name):
         model = load_model(ModelName(name, trusted=trust_remote_code))
-    if not hasattr(model[0], "auto_model"):
-        kind = type(model[0]).__name__
-        raise DistilvecError(
-            f"{name} begins with a {kind} module.", "Take a model that begins with a transformer.", key="teacher"
-        )
+        if not hasattr(model[0], "auto_model"):
+            kind = type(model[0]).__name__
+            raise DistilvecError(f"{name} begins with a {kind} module.", "Take a model that begins with a transformer.")
+        pieces = Pieces(model.tokenizer, f"the tokenizer of {name}")
     if max_length is not None:
         check_length(model[0], max_length)
     prompts = list(dict.fromkeys(prompt for prompt in (model.prompts or {}).values() if prompt))
     read = {language: _prepended(prompts, reader) for language, reader in texts.items()}
-    made = _make(
-        model, Pieces(model.tokenizer, f"the tokenizer of {name}", "teacher"), section, read, max_length, rank, budget
-    )
+    made = _make(model, pieces, section, read, max_length, rank, budget)
     for note in made.vocabulary.notes:
         log(f"vocabulary: {note}")
     missing = [number for number, origin in enumerate(made.rows.origins) if origin == "missing"]

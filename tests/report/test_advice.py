@@ -157,7 +157,11 @@ def test_texts_that_are_learned_by_heart():
 
 @pytest.mark.parametrize(
     ("low", "words"),
-    [(0.85, "Switch"), (0.6, "95.0% of the index's top 10"), (0.3, "not close enough")],
+    [
+        (0.85, "Use it: the model fits"),
+        (0.6, "Use it with a reranker: its first 100"),
+        (0.3, "Do not use it: the model is in the index's space"),
+    ],
 )
 def test_the_advice_about_an_index_comes_first(low, words):
     found = judged(shares(None, low + 0.02), origin="index")

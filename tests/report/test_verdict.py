@@ -126,12 +126,13 @@ def test_without_a_suite_the_overlap_is_the_verdict():
 
 def test_an_index_is_judged_by_overlap_and_not_by_averages_of_its_own_texts():
     found = Overlap(among=OverlapShare(0.69, 0.67, 0.71), among_wider=0.99)
-    record = RunRecord(overlap=replace(sample_judgement(), origin="index", student=found, start=None))
+    judgement = replace(sample_judgement(), origin="index", similarity_source="index", student=found, start=None)
+    record = RunRecord(overlap=judgement)
     item = Score("index-known-item", "retrieval", "ndcg@10", 98.9, {"ndcg@10": 98.9, "mrr@10": 98.2})
     mine = Score("mine", "retrieval", "ndcg@10", 60.0)
     verdict = make_verdict({"teacher": [item], "asymmetric": [item]}, record=record)
-    expected = "finds 0.69 of the index's ten nearest (overlap@10) [0.67, 0.71]; "
-    expected += "a stored text is found at rank 1 to 10 with MRR 0.98"
+    expected = "finds 0.69 of the index's ten nearest (overlap@10) [0.67, 0.71] by cosine, since the index states it; "
+    expected += "judged on stored texts; queries are shorter; a stored text is found at rank 1 to 10 with MRR 0.98"
     assert verdict.text == expected and verdict.asymmetric_retention is None
     assert not score_table({"teacher": [item], "asymmetric": [item]}).foot
     both = score_table({"teacher": [item, mine], "asymmetric": [item, replace(mine, value=30.0)]})

@@ -122,31 +122,47 @@ def test_postgresql_states_the_operators_of_the_index_on_the_vectors(tmp_path):
         address = index.address
         table, _, socket = address.rpartition("/postgres/")[2].replace("%20", " ").partition("?host=")
 
-        def create(operators, kind="hnsw"):
+        def execute(command):
             with psycopg.connect(f"postgresql://postgres@/postgres?host={socket}") as connection:
-                connection.execute(f'CREATE INDEX ON "{table}" USING {kind} (vector {operators})')
+                connection.execute(command)
+
+        def create(operators, kind="hnsw", column="vector", condition=""):
+            execute(f'CREATE INDEX shown ON "{table}" USING {kind} ({column} {operators}) {condition}')
 
         def stated(root):
             return local_table(TeacherSection(vectors=address), tmp_path / root).similarity
 
         assert stated("none") is None
+        create("halfvec_ip_ops", column="(vector::halfvec(8))", condition="WHERE id > 3")
+        assert stated("a cast, in part") == "dot"
+        execute("DROP INDEX shown")
+        execute(f'ALTER TABLE "{table}" ADD vector_2 vector(8)')
+        create("vector_cosine_ops", column="(vector_2::vector(8))", condition="WHERE vector IS NOT NULL")
+        assert stated("of another column") is None
+        execute("DROP INDEX shown")
         create("vector_l2_ops")
         assert stated("one") == "euclidean"
+        execute("ALTER INDEX shown RENAME TO first")
         create("vector_l2_ops", "ivfflat")
         assert stated("two of a kind") == "euclidean"
+        execute("ALTER INDEX shown RENAME TO second")
         create("vector_ip_ops")
         assert stated("two that differ") is None
 
 
-def test_a_table_of_lancedb_states_the_distance_of_its_index(tmp_path):
+def test_a_table_of_lancedb_states_the_distance_of_its_index_and_else_searches_by_l2(tmp_path):
     needed("lancedb")
     import lancedb
 
     table = lancedb.connect(tmp_path).create_table("t", pa.table({"text": TEXTS * 3, "vector": _lists(3)}))
     section = TeacherSection(vectors=tmp_path / "t.lance")
-    assert local_table(section, tmp_path / "none").similarity is None
+    without_index = TableEmbedder(local_table(section, tmp_path / "none"))
+    assert (without_index.similarity, without_index.similarity_source) == ("euclidean", "store")
+    stated = TableEmbedder(local_table(section.model_copy(update={"similarity": "cosine"}), tmp_path / "none"))
+    assert (stated.similarity, stated.similarity_source) == ("cosine", "user")
     table.create_index(metric="dot", vector_column_name="vector", index_type="IVF_FLAT", num_partitions=1)
-    assert local_table(section, tmp_path / "one").similarity == "dot"
+    with_index = TableEmbedder(local_table(section, tmp_path / "one"))
+    assert (with_index.similarity, with_index.similarity_source) == ("dot", "index")
 
 
 def _lists(times):

@@ -343,31 +343,27 @@ def test_an_index_of_vectors_of_any_length_is_judged_by_its_own_metric(
     assert abs(by_cosine.judgement.student.among.mean - truth) > 0.1
 
 
-def test_a_table_that_states_no_similarity_is_read_by_cosine_with_a_line(table, near_teacher, vectors, capsys):
+def test_the_verdict_on_a_table_says_how_vectors_are_compared(table, near_teacher, vectors, capsys):
     section = TeacherSection(vectors=table)
-    check_index(near_teacher, section, sample=50)
-    assert "no similarity is stated" not in capsys.readouterr().err  # of length 1: every similarity ranks alike
+    assert "by cosine, since the stored vectors have length 1" in check_index(near_teacher, section, sample=50).line
     columns = pq.read_table(table)
     longer = [(vector * (1.5 + row % 5)).tolist() for row, vector in enumerate(vectors)]
     pq.write_table(columns.set_column(2, "vector", pa.array(longer)), table)
     found = check_index(near_teacher, section, sample=50)
-    printed = capsys.readouterr().err
-    assert "no similarity is stated" in printed and "compared by cosine" in printed and "--similarity" in printed
+    assert "by cosine, since the index states none (--similarity); judged on stored texts; queries are" in found.line
     words = ["check", str(near_teacher), str(table), "--sample", "50", "--similarity", "dot"]
     assert run_command(words) in (0, 1)
-    printed = capsys.readouterr()
-    assert "no similarity is stated" not in printed.err
-    by_product = float(LINE.search(" ".join(printed.out.split()))[1])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "by inner product, as stated;" in printed
+    by_product = float(LINE.search(printed)[1])
     assert abs(by_product - found.judgement.student.among.mean) > 0.05
 
 
-def test_messages_about_an_index_name_it_and_not_its_copy(vectors, near_teacher, tmp_path, capsys):
+def test_messages_about_an_index_name_it_and_not_its_copy(vectors, tmp_path):
     """Integers are copied."""
     integers = pa.array([list(row) for row in np.round(vectors * 100).astype(np.int8)], pa.list_(pa.int8()))
     pq.write_table(pa.table({"text": TEXTS, "vector": integers}), tmp_path / "small-integers.parquet")
     section = TeacherSection(vectors=tmp_path / "small-integers.parquet")
-    check_index(near_teacher, section, sample=50)
-    assert "small-integers: no similarity is stated" in " ".join(capsys.readouterr().err.split())
     index = open_table(section)
     assert "indexes" in str(index.table.path)
     with refused("teacher.vectors", "no vector in small-integers, such as"), about("teacher"):

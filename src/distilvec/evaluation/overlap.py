@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from distilvec.core.similarity import NEIGHBOR_COUNT, Similarity
+from distilvec.core.similarity import NEIGHBOR_COUNT, Similarity, SimilaritySource
 from distilvec.core.vectors import cosine_pairs
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.significance import difference_interval, mean_interval
@@ -68,10 +68,10 @@ class Judgement:
 
     `origin`: whose vectors the student is compared with. The `queries` are texts of `query_origins` documents, over
     whose means the intervals are; None in reports of earlier versions. `candidates` of the `texts` were searched.
-    `similarity` is the teacher's. `start` is the student before training, `gain` the student's shares less those of the
-    start, query by query. `trained` takes texts as queries that the student was trained on. `cosine` is the mean cosine
-    of the student's and the teacher's vectors of the queries, None without a common space. `agreement` compares them
-    row by row with those that an index stores.
+    `similarity` is the teacher's, of an index as `similarity_source` says. `start` is the student before training,
+    `gain` the student's shares less those of the start, query by query. `trained` takes texts as queries that the
+    student was trained on. `cosine` is the mean cosine of the student's and the teacher's vectors of the queries, None
+    without a common space. `agreement` compares them row by row with those that an index stores.
     """
 
     origin: Literal["teacher", "index"]
@@ -87,6 +87,7 @@ class Judgement:
     cosine: float | None = None
     query_origins: int | None = None
     agreement: Agreement | None = None
+    similarity_source: SimilaritySource | None = None
 
     @property
     def share(self) -> OverlapShare | None:

@@ -190,6 +190,7 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
         cosine=cosine,
         query_origins=len(np.unique(origins)),
         agreement=agreement,
+        similarity_source=index.similarity_source,
     )
 
 

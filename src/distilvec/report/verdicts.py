@@ -4,7 +4,7 @@
 - dropped_sentence: a training, or a stage of it, that brought nothing
 - overlap_sentence, compatibility_note: the judgement by overlap@10, and whether the student can search the teacher's
   vectors
-- index_reason, index_advice: whether a model fits an index; the first decides from the numbers alone
+- index_verdict, index_reason, index_advice: whether to use a model with an index, why not, and what to do
 - classifier_sentence: a classifier on its test rows
 - leader_sentence: which of several runs leads
 What to try next is in advice.py.
@@ -17,11 +17,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from distilvec.core.similarity import NEIGHBOR_COUNT
+from distilvec.core.similarity import NEIGHBOR_COUNT, Similarity, SimilaritySource
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL, average, retention, without_index_tasks
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
-from distilvec.evaluation.overlap import DOUBTFUL, FITS, WIDER, Judgement
+from distilvec.evaluation.overlap import DOUBTFUL, FITS, WIDER, Compatibility, Judgement
 from distilvec.evaluation.significance import least_p, share_interval
 from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
@@ -251,7 +251,10 @@ class CompatibilityNote:
 
 
 def overlap_sentence(judgement: Judgement) -> str:
-    """Return the sentence that every report of the student begins with, without a full stop."""
+    """Return the sentence that every report of the student begins with, without a full stop.
+
+    That of an index says how vectors were compared, and what the queries were.
+    """
     student, start = judgement.student, judgement.start
     whose = "the index's" if judgement.origin == "index" else "the teacher's"
     parts, before = [], []
@@ -267,8 +270,15 @@ def overlap_sentence(judgement: Judgement) -> str:
         parts.append(f"{first} {student.alone.text}")
         if start is not None and start.alone is not None:
             before.append(f"{start.alone.mean:.2f}")
-    earlier = f"; before training {' and '.join(before)}" if before else ""
-    return ", ".join(parts) + earlier
+    sentence = ", ".join(parts)
+    if judgement.similarity_source is not None:
+        source = SIMILARITY_SOURCES[judgement.similarity_source]
+        sentence += f" by {SIMILARITY_NAMES[judgement.similarity]}, {source}"
+    if before:
+        sentence += f"; before training {' and '.join(before)}"
+    if judgement.origin == "index":
+        sentence += "; judged on stored texts; queries are shorter"
+    return sentence
 
 
 def compatibility_note(record: RunRecord) -> CompatibilityNote | None:
@@ -324,6 +334,29 @@ def wider_text(judgement: Judgement) -> str:
 
 # -- a model and an index ----------------------------------------------------------------------------------------------
 
+SIMILARITY_NAMES: dict[Similarity, str] = {
+    "cosine": "cosine",
+    "dot": "inner product",
+    "euclidean": "Euclidean distance",
+}
+SIMILARITY_SOURCES: dict[SimilaritySource, str] = {
+    "user": "as stated",
+    "index": "since the index states it",
+    "store": "since its store searches so where no index states another",
+    "unit vectors": "since the stored vectors have length 1, so that every similarity ranks them alike",
+    "nobody": "since the index states none (--similarity)",
+}
+INDEX_VERDICTS: dict[Compatibility, str] = {
+    "yes": "use it",
+    "in part": "use it with a reranker",
+    "not yet": "do not use it",
+}
+
+
+def index_verdict(judgement: Judgement) -> str:
+    """Return whether to use a model with an index, in a few words; without a common space it is of no use."""
+    return INDEX_VERDICTS[judgement.compatibility or "not yet"]
+
 
 def index_reason(judgement: Judgement) -> Reason:
     """Return whether a model fits an index, or in part, and if not, why.
@@ -358,18 +391,18 @@ def index_reason(judgement: Judgement) -> Reason:
 
 
 def index_advice(judgement: Judgement, distill: str = "distilvec distill INDEX", cut: str = "") -> str:
-    """Return whether to switch the queries of an index to a model, why not, and the next step.
+    """Return whether to use a model for the queries of an index, why not, and the next step.
 
     `distill` is the command that trains a student for this index; only the advice on an existing model names it. `cut`
     says which dimensions of the model were compared, if not all: "the first 64 of 128 dimensions".
     """
     reason = index_reason(judgement)
     agreement = judgement.agreement
-    verdict = "Do not switch: "
+    verdict = f"{index_verdict(judgement).capitalize()}: "
     if judgement.compatibility == "yes":
-        verdict = "The model fits the index. Switch, and compare answers on real queries for some days."
+        verdict += "the model fits the index. Compare its answers on real queries for some days."
     elif judgement.compatibility == "in part":
-        verdict = f"The model fits in part: {wider_text(judgement)}."
+        verdict += f"{wider_text(judgement)}."
     rank = "Rank its top 100 again with the large model or a cross-encoder"
     longer = "train longer (--epochs), keep more layers, or read more of the index (--limit)"
     train = f"Train one for this index: {distill}."

@@ -18,7 +18,7 @@ from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError, about, each_about
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.info import TeacherInfo
-from distilvec.core.similarity import Similarity
+from distilvec.core.similarity import Similarity, SimilaritySource
 from distilvec.core.vectors import evenly_spread, first_dims
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
 from distilvec.data.corpus_files import as_keys, clean_text
@@ -61,8 +61,8 @@ class TableEmbedder:
     It has no tokens, so its input has no maximum length. A row without a role counts for its text in every role.
     Training texts that it lacks are embedded by `section.made_by`, the model or API that made it, which `open_maker`
     opens (teachers/open.py).
-    `normalized`: all vectors have length 1, as far as numbers of 8 bits can have it. `similarity` is the section's; a
-    table states none, and is compared by cosine without it.
+    `normalized`: all vectors have length 1, as far as numbers of 8 bits can have it. `similarity` is the section's, to
+    which `local_table` adds what an index states; without it the table is compared by cosine.
     """
 
     def __init__(self, section: TeacherSection, open_maker: OpenMaker | None = None) -> None:
@@ -79,6 +79,7 @@ class TableEmbedder:
         self.dim = kept_dims(section.truncate_dim, self.table.dims["embedding"])
         self.pre_dense_dim = self.table.dims.get("pre_dense")
         self.similarity: Similarity = section.similarity or "cosine"
+        self.similarity_source = self._similarity_source()
 
     def __enter__(self) -> TableEmbedder:
         return self
@@ -319,7 +320,7 @@ class TableEmbedder:
 
     def rows(self, signals: Iterable[str]) -> Iterator[TableRows]:
         """The table's rows in order, cut to `dim` dimensions. DistilvecError if only some vectors have length 1."""
-        tolerance = _QUANTIZED if self.table.is_quantized else _ROUNDED
+        tolerance = _QUANTIZED if self.table.notes is not None and self.table.notes.is_quantized else _ROUNDED
         for rows in each_about(self.table.rows(signals), _KEY, self.shown):
             if "embedding" in rows.vectors:
                 real, close = _real_and_unit(rows.vectors["embedding"], tolerance)
@@ -333,6 +334,14 @@ class TableEmbedder:
                     )
                 rows.vectors["embedding"] = first_dims(rows.vectors["embedding"], self.dim, self.normalized)
             yield rows
+
+    def _similarity_source(self) -> SimilaritySource:
+        notes = self.table.notes
+        if self.section.similarity is None:
+            return "unit vectors" if self.normalized else "nobody"
+        if notes is None or notes.similarity != self.section.similarity:
+            return "user"
+        return "store" if notes.is_default else "index"
 
     def _measure(self) -> bool:
         """True if the first vectors have length 1, but for zero vectors and a few others."""

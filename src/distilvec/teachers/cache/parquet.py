@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from distilvec.core.arrow import column_of, open_parquet, vectors_of
 from distilvec.core.errors import DistilvecError, about, each_about, first_line
 from distilvec.core.files import disk_space_needed, is_parquet, remove, scratch, table_files
 from distilvec.core.log import log_once
+from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
 from distilvec.data.corpus_files import as_keys, clean_text
 from distilvec.teachers.cache.columns import FINAL, PRE_DENSE, ROLE_VALUES, Part, find_columns
@@ -33,12 +34,31 @@ from distilvec.teachers.cache.store import TeacherCache, beginning
 
 _COLUMNS = {"embedding": FINAL, "pre_dense": PRE_DENSE}
 _METADATA = b"distilvec.manifest"
-QUANTIZED = b"distilvec.quantized"  # of the copy of an index whose vectors are near the ones that were added
+_INDEX = b"distilvec.index"  # of the copy of an index
 _ROWS = 8192  # rows read or written at once
 # Rows of one text: the distance of their vectors, in lengths of the first one, at a cosine of 0.99. Servers that
 # compute in bfloat16 and in batches give one text vectors that differ by less
 _SAME = 0.1414
 _MAX_BYTES = 1 << 28  # of repeated texts' vectors in memory together
+
+
+@dataclass(frozen=True)
+class IndexNotes:
+    """What the copy of an index knows of it, in the metadata of its parts.
+
+    rows: of the index, of which the copy may have a part
+    similarity: as the index states it, or as its store searches where it states none (`is_default`)
+    is_quantized: vectors are near the ones that were added
+    """
+
+    rows: int
+    similarity: Similarity | None = None
+    is_default: bool = False
+    is_quantized: bool = False
+
+    def metadata(self) -> dict[bytes, bytes]:
+        """The metadata of an Arrow schema."""
+        return {_INDEX: json.dumps(asdict(self)).encode()}
 
 
 @dataclass
@@ -89,7 +109,8 @@ class VectorTable:
             raise DistilvecError(f"no Parquet file at {path}.", "Give a .parquet file or a folder of them.")
         with about("", self.paths[0]):
             self.schema = pq.read_schema(self.paths[0])
-        self.is_quantized = QUANTIZED in (self.schema.metadata or {})
+        notes = (self.schema.metadata or {}).get(_INDEX)
+        self.notes = None if notes is None else IndexNotes(**json.loads(notes))  # None: the table is no copy
         self.names = find_columns(self.schema.names, columns, str(path))
         if "role" in self.names and not (columns or {}).get("role") and not self._has_roles():
             log_once(f"{path}: no row of the column role is a query or document, so it is not read as the texts' role")

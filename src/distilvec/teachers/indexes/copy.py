@@ -1,10 +1,10 @@
 """The local copy of an index: Parquet shards of our layout, written once and continued after a kill.
 
 Folder: part-00000.parquet, ... with columns text, teacher_embedding_final, id (role, documents); meta.json when it is
-complete, with the metric that the index states, the rows that are left out, and the checksums of the parts. Until then
-reading.json has the state behind each part: a killed copy goes on from there if the index is the same, and begins again
-if it has changed. A file is read again when its content changes; the copy of a server's table is a snapshot, read again
-with `refresh`.
+complete, with the metric that the index or its store searches by, the rows that are left out, and the checksums of the
+parts. Until then reading.json has the state behind each part: a killed copy goes on from there if the index is the
+same, and begins again if it has changed. A file is read again when its content changes; the copy of a server's table is
+a snapshot, read again with `refresh`.
 
 A Parquet table of whose rows none is left out is not copied: meta.json alone says so.
 """
@@ -32,11 +32,19 @@ from distilvec.core.hashing import checksum_once, has_checksum, hash_files
 from distilvec.core.log import log, progress
 from distilvec.data.origins import COLUMN
 from distilvec.teachers.cache.columns import FINAL, ROLE_VALUES, Part
-from distilvec.teachers.cache.parquet import QUANTIZED, VectorTable
-from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, metric_similarity, regular_file, usable_rows
+from distilvec.teachers.cache.parquet import IndexNotes, VectorTable
+from distilvec.teachers.indexes.reader import (
+    METRICS,
+    Batch,
+    Cursor,
+    Reader,
+    metric_similarity,
+    regular_file,
+    usable_rows,
+)
 from distilvec.teachers.indexes.stores import open_reader, read_address, store_of
 
-FORMAT = 5
+FORMAT = 6
 KEY = "teacher.vectors"
 READING = "reading.json"
 _ROWS = 16_384  # of a part, at least
@@ -125,7 +133,7 @@ def _read_index(section: TeacherSection, address: Address, folder: Path, refresh
         if refresh:  # only now, when the index can be read
             remove(folder / META)
             _start_again(folder)
-        meta: dict[str, Any] = {"index": address.text, "metric": reader.metric}
+        meta: dict[str, Any] = {"index": address.text, "metric": reader.metric or reader.default_metric}
         plain = _plain_state(reader, section, address)
         if plain is not None:
             meta |= {"plain": True, **asdict(plain), CHECKSUMS: {}}
@@ -301,7 +309,9 @@ def _tables(
     """
     tables: list[pa.Table] = []
     count = 0
-    notes = {QUANTIZED: b"yes"} if reader.is_quantized else None
+    metric = reader.metric or reader.default_metric or ""
+    is_default = reader.metric is None and reader.default_metric is not None
+    notes = IndexNotes(state.rows, METRICS.get(metric.lower()), is_default, reader.is_quantized).metadata()
     for batch in reader.batches(state.after):
         batch_rows = np.arange(len(batch.texts))
         # Rows that were added to the index meanwhile count as its last one

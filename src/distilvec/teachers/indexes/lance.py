@@ -13,6 +13,8 @@ from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_arrow
 class LanceTable(Reader):
     """A table of an embedded LanceDB; the cursor counts rows of the version that is current."""
 
+    default_metric = "l2"
+
     def open(self) -> None:
         """Open the table, and find its columns."""
         import lancedb
@@ -24,7 +26,7 @@ class LanceTable(Reader):
 
     @property
     def metric(self) -> str | None:
-        """The distance of the vectors' index; a table without one states none, since each search names its own."""
+        """The distance of the vectors' index, by which every search goes; a table without an index states none."""
         for index in self.table.list_indices():
             if self.columns["embedding"] in index.columns:
                 statistics = self.table.index_stats(index.name)

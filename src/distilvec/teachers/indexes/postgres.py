@@ -19,13 +19,18 @@ from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_origin
 _LOCK_SECONDS = 30  # to wait for a table that another session has locked
 _BLOCKS = 16  # of 8 KB, read together; vectors of more than 2 KB are stored outside of them
 _LOCAL = ("localhost", "127.0.0.1", "::1", "")
-# operator classes of the indexes on a column, such as vector_cosine_ops and halfvec_l2_ops
+# Operator classes of the indexes on a column, such as vector_cosine_ops and halfvec_l2_ops. The key of an index on an
+# expression, such as (embedding::vector(384)), has the number 0; the database knows which columns the index depends on
 _OPERATORS = """
     SELECT DISTINCT split_part(opclass.opcname, '_', 2)
     FROM pg_index AS index
-    JOIN pg_attribute AS attribute ON attribute.attrelid = index.indrelid AND attribute.attnum = index.indkey[0]
+    JOIN pg_attribute AS attribute ON attribute.attrelid = index.indrelid
     JOIN pg_opclass AS opclass ON opclass.oid = index.indclass[0]
-    WHERE index.indrelid = %s::regclass AND attribute.attname = %s AND opclass.opcname ~ '^(vector|halfvec)_'
+    WHERE index.indrelid = %s::regclass AND attribute.attname = %s AND opclass.opcname ~ '^(vector|halfvec|sparsevec)_'
+    AND (attribute.attnum = index.indkey[0] OR index.indkey[0] = 0
+        AND position(quote_ident(attribute.attname) IN pg_get_indexdef(index.indexrelid, 1, true)) > 0
+        AND EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = index.indexrelid
+            AND refobjid = index.indrelid AND refobjsubid = attribute.attnum))
 """
 # Each change of a row makes a version of it with another place or another transaction
 _VERSION = "SELECT count(*), coalesce(sum(hashtextextended(ctid::text || ' ' || xmin::text, 0)), 0)::text FROM {}"

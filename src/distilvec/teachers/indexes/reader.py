@@ -67,6 +67,7 @@ class Reader(ABC):
     rows_at_once: ClassVar[int] = 8192  # of a batch
     has_texts: ClassVar[bool] = True  # False: they are in a file of their own, `texts`
     takes_settings: ClassVar[bool] = False  # behind the ? of an address
+    default_metric: ClassVar[str | None] = None  # the store's own, by which it searches where `metric` is None
 
     def __init__(self, address: Address, choices: Mapping[Part, str] | None = None, texts: Path | None = None) -> None:
         self.address = address

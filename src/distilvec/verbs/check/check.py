@@ -23,9 +23,8 @@ from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.record import RunRecord
 from distilvec.report.sections.use import index_words
-from distilvec.report.verdicts import Reason, index_advice, index_reason, make_verdict
+from distilvec.report.verdicts import Reason, index_advice, index_reason, index_verdict, make_verdict
 from distilvec.teachers.embedder import FirstDims
-from distilvec.teachers.indexes.copy import log_similarity
 from distilvec.teachers.model_embedder import RoutedEmbedder
 from distilvec.teachers.open import Source, expect_kind, open_table, opened
 from distilvec.verbs.check.command import check as command
@@ -73,7 +72,14 @@ class IndexCheck:
 
     def to_json(self) -> dict[str, Any]:
         """All metrics as plain data."""
-        return {**asdict(self), "fits": self.fits, "reason": self.reason, "advice": self.advice, "line": self.line}
+        return {
+            **asdict(self),
+            "fits": self.fits,
+            "verdict": index_verdict(self.judgement),
+            "reason": self.reason,
+            "advice": self.advice,
+            "line": self.line,
+        }
 
 
 @plain_errors()
@@ -157,7 +163,6 @@ def check_index(
                 f"Train one that can: {distill}.",
                 key="model",
             )
-        log_similarity(index.section, index.normalized)
         judgement = judge_encoder(student, index, sample)
         columns: Columns = {"teacher": (index, index), "asymmetric": (student, index)}
         all_tasks = tasks_in_table([*tasks, *stored_tasks(index, sample)], index)

@@ -99,6 +99,16 @@ def _arrow(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]
     yield Stored(str(folder / "table.arrow"), _exact(vectors))
 
 
+@contextmanager
+def _jsonl(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
+    """As elasticdump writes an index."""
+    with (folder / "table.jsonl").open("w", encoding="utf-8") as file:
+        for row, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
+            source = {"content": text, "vector": vector.tolist()}
+            file.write(json.dumps({"_index": "table", "_id": str(row), "_score": 1, "_source": source}) + "\n")
+    yield Stored(str(folder / "table.jsonl"), _exact(vectors))
+
+
 def _write_texts(folder: Path, texts: Sequence[str]) -> dict[str, Any]:
     lines = (json.dumps({"id": 10 + row, "content": text}) for row, text in enumerate(texts))
     (folder / "texts.jsonl").write_text("\n".join(lines), encoding="utf-8")
@@ -211,6 +221,7 @@ def server() -> str:
 MAKERS = {
     "parquet": _parquet,
     "arrow": _arrow,
+    "jsonl": _jsonl,
     "npy": _npy,
     "faiss": _faiss,
     "lancedb": _lancedb,

@@ -53,6 +53,7 @@ from distilvec.data.origins import (
     find_origins,
     names_documents,
 )
+from distilvec.data.readers import PACKED
 from distilvec.data.sources import SourceText, read_texts, source_content, source_files
 from distilvec.data.task_rows import loose_text
 
@@ -221,7 +222,7 @@ def build_corpus(
         excluded_kinds[bytes.fromhex(name.removeprefix("t"))] = LEFT_OUT
     files = _files(section)
     name = _corpus_fingerprint(section, files, prompts, _fingerprint_of_keys(excluded_kinds))
-    needed = sum(path.stat().st_size * (9 if path.suffix == ".gz" else 3) for path in chain.from_iterable(files))
+    needed = sum(path.stat().st_size * (9 if path.suffix in PACKED else 3) for path in chain.from_iterable(files))
 
     def build(place: Path) -> dict[str, Any]:
         raw = place / "raw"

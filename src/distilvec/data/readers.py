@@ -1,8 +1,8 @@
 """Reads files and Hugging Face datasets row by row, each row with its place for messages: "FILE, line 3".
 
-Formats: .txt, .jsonl, .csv and .tsv (each also as .gz), .parquet, and folders of `save_to_disk` of datasets. Nothing is
-read whole: lines stream, Parquet and Arrow are read by record batch. A .json that is named, not found in a folder, is
-an array of rows, or maps words to lists of texts; it is read whole.
+Formats: .txt, .jsonl, .csv and .tsv (each also as .gz or .zst), .parquet, and folders of `save_to_disk` of datasets.
+Nothing is read whole: lines stream, Parquet and Arrow are read by record batch. A .json that is named, not found in a
+folder, is an array of rows, or maps words to lists of texts; it is read whole.
 Where datasets has written the names of classes beside their numbers (ClassLabel), the rows have the names.
 Every problem is a DistilvecError with the line, and without a key: who reads a key's file notes it (`about`).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -36,8 +37,11 @@ Row = Mapping[str, Any]
 Rows = Iterator[tuple[str, Row]]  # each with its place
 Choose = Callable[[list[str]], Collection[str]]  # of the columns, those to read
 
-TABLES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
-READABLE = (".txt", ".txt.gz", *TABLES)
+PACKED = (".gz", ".zst")
+TABLES = (*(f"{kind}{packed}" for kind in (".jsonl", ".csv", ".tsv") for packed in ("", *PACKED)), ".parquet")
+# Columns that hold stored vectors
+VECTOR_COLUMNS = ("embedding", "vector", "embeddings", "vectors")
+READABLE = (".txt", ".txt.gz", ".txt.zst", *TABLES)
 MAPPING = ".json"
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _PARQUET_ROWS = 1024
@@ -71,9 +75,19 @@ def read_rows(path: Path, choose: Choose | None = None) -> Rows:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a text file with their places and line ends, whatever its name ends in; .gz is unpacked."""
+    """The lines of a text file, whatever its name is, with their places and line ends; .gz and .zst are unpacked."""
     for where, row in _line_rows(path, "txt"):
         yield where, row["text"]
+
+
+def read_json_lines(path: Path) -> Rows:
+    """The rows of a file of JSON, an object a line, whatever its name is; .gz and .zst are unpacked."""
+    return _line_rows(path, "jsonl")
+
+
+def count_json_lines(path: Path) -> int:
+    """The number of rows of such a file, which are not parsed."""
+    return sum(1 for _, line in read_lines(path) if line.strip())
 
 
 def check_readable(path: Path) -> None:
@@ -94,9 +108,9 @@ def check_readable(path: Path) -> None:
 
 
 def extension(path: Path) -> str:
-    """'.jsonl.gz' of 'a.b.JSONL.gz'; only .gz counts as a second part."""
+    """'.jsonl.gz' of 'a.b.JSONL.gz'; only .gz and .zst count as a second part."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    count = 2 if suffixes[-1:] == [".gz"] else 1
+    count = 2 if suffixes and suffixes[-1] in PACKED else 1
     return "".join(suffixes[-count:])
 
 
@@ -144,6 +158,10 @@ class _Lines:
             lines: Iterable[bytes] = raw
             if self.path.suffix.lower() == ".gz":
                 lines = cast(Iterable[bytes], gzip.GzipFile(fileobj=raw))
+            elif self.path.suffix.lower() == ".zst":
+                import pyarrow as pa
+
+                lines = io.BufferedReader(pa.CompressedInputStream(raw, "zstd"))
             for block in lines:
                 for line in block.splitlines(keepends=True):  # old Macs end lines with \r alone
                     self.number += 1

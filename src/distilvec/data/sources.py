@@ -16,7 +16,7 @@ from distilvec.core.model_name import ModelName
 from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
 from distilvec.data.origins import COLUMNS as DOCUMENT_COLUMNS
-from distilvec.data.readers import READABLE, extension, names_of
+from distilvec.data.readers import READABLE, VECTOR_COLUMNS, extension, names_of
 from distilvec.data.task_rows import shown_value, some_of
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
@@ -282,7 +282,13 @@ def _top_column(name: str, names: Collection[str]) -> str | None:
 
 
 def _tell_unread(names: list[str], columns: list[str], source: SourceSection, key: str, place: str) -> None:
-    """Log the columns that hold texts by their names, and are not read, unless the source says which are."""
+    """Log the columns that hold texts or vectors by their names, and are not read.
+
+    Those of texts are not logged where the source says which ones are read.
+    """
+    stored_vectors = [name for name in names if name in VECTOR_COLUMNS]
+    if stored_vectors:
+        log(f"{place}: read as texts; as TEACHER it is an index, by the vectors in {stored_vectors[0]}")
     usual = {name for group in COLUMNS for name in group} | OTHER_TEXTS
     if set(columns) <= {"query", "document"}:
         usual -= {"query", "document"}  # the role of the source has decided between them

@@ -259,7 +259,7 @@ def read_judgements(path: Path) -> Iterator[tuple[tuple[str, str], float]]:
 
 
 def _judgement_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    if extension(path).removesuffix(".gz") in _NAMED_COLUMNS:
+    if extension(path).removesuffix(".gz").removesuffix(".zst") in _NAMED_COLUMNS:
         for where, row in read_rows(path):
             yield where, {_JUDGEMENT_NAMES.get(name, name): value for name, value in row.items()}
         return

@@ -8,6 +8,7 @@ from typing import Literal
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.log import log_once
 from distilvec.data.origins import COLUMNS
+from distilvec.data.readers import VECTOR_COLUMNS
 
 Part = Literal["text", "embedding", "id", "role", "origin"]
 
@@ -15,7 +16,7 @@ FINAL = "teacher_embedding_final"
 PRE_DENSE = "teacher_embedding_pre_dense"
 USUAL_NAMES: dict[Part, tuple[str, ...]] = {  # by preference; FINAL is the name that `distilvec cache export` writes
     "text": ("text", "content", "document", "page_content", "chunk", "body", "passage"),
-    "embedding": (FINAL, "embedding", "vector", "embeddings", "vectors"),
+    "embedding": (FINAL, *VECTOR_COLUMNS),
     "id": ("id", "_id"),
     "role": ("role",),
     "origin": (*COLUMNS, *(f"metadata.{name}" for name in COLUMNS)),

@@ -122,7 +122,7 @@ def _read_or_copy(
                 problem = f"{address} was changed while it was read."
                 raise DistilvecError(problem, "Run it again when nothing writes to it.")
         elif not meta["plain"]:
-            log(f"index: the copy of {address} in {folder} is used")
+            log(f"index: the copy of {address} in {folder} is used{_columns_text(meta)}")
     return meta
 
 
@@ -133,7 +133,8 @@ def _read_index(section: TeacherSection, address: Address, folder: Path, refresh
         if refresh:  # only now, when the index can be read
             remove(folder / META)
             _start_again(folder)
-        meta: dict[str, Any] = {"index": address.text, "metric": reader.metric or reader.default_metric}
+        metric = reader.metric or reader.default_metric
+        meta: dict[str, Any] = {"index": address.text, "metric": metric, "columns": reader.columns}
         plain = _plain_state(reader, section, address)
         if plain is not None:
             meta |= {"plain": True, **asdict(plain), CHECKSUMS: {}}
@@ -144,7 +145,8 @@ def _read_index(section: TeacherSection, address: Address, folder: Path, refresh
             state = _check_repeats(section, folder, state)
             checksums = {path.name: checksum_once(path) for path in _parts(folder)}
             meta |= {"plain": False, **asdict(state), CHECKSUMS: checksums}
-            log(f"index: {state.kept:,} of {state.read:,} rows of {address.text} copied to {folder}")
+            rows = f"{state.kept:,} of {state.read:,} rows"
+            log(f"index: {rows} of {address.text} copied to {folder}{_columns_text(meta)}")
     # Last of all: a folder with this file is a whole copy.
     write_json(folder / META, meta, sealed=True)
     remove(folder / READING)
@@ -244,6 +246,14 @@ def _read_complete(folder: Path) -> dict[str, Any] | None:
 def _state(content: dict[str, Any]) -> CopyState:
     left_out = {reason: LeftOut(**rows) for reason, rows in content["left_out"].items()}
     return CopyState(**{**content, "left_out": left_out})
+
+
+def _columns_text(meta: dict[str, Any]) -> str:
+    """The columns that texts and vectors are read from; empty for vectors without columns."""
+    columns = meta["columns"]
+    if "embedding" not in columns:
+        return ""
+    return f": texts are those of '{columns['text']}', vectors those of '{columns['embedding']}'"
 
 
 def _log_left_out(meta: dict[str, Any], address: Address) -> None:

@@ -54,6 +54,12 @@ PARQUET = Store("parquet", f"{_HERE}.parquet:ParquetFiles", (".parquet",), examp
 STORES = (
     PARQUET,
     Store("arrow", f"{_HERE}.arrow:ArrowFile", (".arrow", ".feather"), example="table.arrow"),
+    Store(
+        "jsonl",
+        f"{_HERE}.jsonl:JsonLines",
+        (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json", ".json.gz", ".json.zst"),
+        example="dump.jsonl",
+    ),
     Store("npy", f"{_HERE}.npy:NpyFile", (".npy",), example="vectors.npy"),
     Store("faiss", f"{_HERE}.faiss:FaissFile", (".faiss", ".index"), example="index.faiss", package="faiss"),
     Store("lancedb", f"{_HERE}.lance:LanceTable", (".lance",), example="db/TABLE.lance", package="lancedb"),
@@ -151,9 +157,9 @@ def nothing_to_read(path: Path, expected: str = "vectors") -> DistilvecError:
 
 def _find_store(address: Address) -> Store | None:
     path = address.path
-    ending = "" if path is None else path.suffix.lower()
-    for store in _candidates(bool(address.scheme or ending)):
-        if address.scheme in store.schemes or ending in store.endings:
+    name = "" if path is None else path.name.lower()
+    for store in _candidates(bool(address.scheme or "." in name)):
+        if address.scheme in store.schemes or name.endswith(store.endings):
             return store
     return PARQUET if path is not None and _is_parquet_folder(path) else None
 

@@ -28,7 +28,7 @@ def problem_of(path, choose=None):
 
 def write(path, texts):
     """The same texts in the format that the name gives."""
-    name = path.name.lower().removesuffix(".gz")
+    name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
     if name.endswith(".parquet"):
         pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), path)
         return path
@@ -42,10 +42,12 @@ def write(path, texts):
             writer = csv.writer(file, delimiter="\t" if name.endswith(".tsv") else ",")
             writer.writerow(["id", " text"])
             writer.writerows(enumerate(texts))
+    if path.suffix == ".zst":
+        path.write_bytes(pa.compress(path.read_bytes(), "zstd", asbytes=True))
     return path
 
 
-@pytest.mark.parametrize("ending", [".txt", ".txt.gz", *TABLES, ".JSONL"])
+@pytest.mark.parametrize("ending", [".txt", ".txt.gz", ".txt.zst", *TABLES, ".JSONL"])
 def test_every_format_gives_the_same_texts(tmp_path, ending):
     path = write(tmp_path / f"a.b{ending}", TEXTS)
     assert [text.rstrip("\n") for text in texts_of(path)] == TEXTS

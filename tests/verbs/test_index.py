@@ -957,6 +957,28 @@ def test_column_errors_name_the_option_that_was_typed(table, tiny_model, tmp_pat
     assert run_command([*command, "--column", "text=chunk_text", "--column", "embedding=dense"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("key", "command"),
+    [
+        ("[index]", "check MODEL TABLE"),
+        ("[--teacher]", "evaluate MODEL --teacher TABLE"),
+        ("[--teacher]", "evaluate MODEL --teacher TABLE --suite SUITE"),
+        ("[TEACHER]", "distill TABLE --student MODEL --made-by MODEL"),
+    ],
+)
+def test_rows_that_cannot_be_used_name_the_word_that_was_typed(key, command, vectors, tiny_model, tmp_path, capsys):
+    """Also where they are found after the index was opened."""
+    table = tmp_path / "dump.parquet"
+    other_lengths = vectors.copy()
+    other_lengths[-5:] *= 3
+    twice = [*TEXTS[:-1], TEXTS[0]] if "SUITE" in command else TEXTS
+    pq.write_table(pa.table({"text": twice, "vector": list(other_lengths)}), table)
+    suite = write_judged(tmp_path, {"a": TEXTS[0]}, {"q": (NEW[0], ["a"])})
+    words = {"MODEL": str(tiny_model), "TABLE": str(table), "SUITE": str(suite)}
+    assert run_command([words.get(word, word) for word in command.split()]) == 2
+    assert f"{key} {table}" in " ".join(capsys.readouterr().err.split())
+
+
 def test_column_errors_of_texts_name_the_option(tiny_model, tmp_path, capsys):
     (tmp_path / "rows.jsonl").write_text('{"utterance": "a b", "intent": "c"}\n')
     model, texts = str(tiny_model), str(tmp_path / "rows.jsonl")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.similarity import NEIGHBOR_COUNT
 from distilvec.data.corpus import text_key
 from distilvec.data.origins import draw_origins, spread_over_origins
@@ -42,8 +42,8 @@ def stored_tasks(teacher: TableEmbedder, count: int) -> list[RetrievalTask]:
 
     Neighbors are searched among the texts of other origins.
     """
-    texts, vectors = teacher.documents()
-    chosen, others = draw_stored(texts, teacher.origins, count, str(teacher.table.path))
+    texts, vectors, origins = _stored_documents(teacher)
+    chosen, others = draw_stored(texts, origins, count, str(teacher.table.path))
     nearest = others[top_k(vectors[chosen], vectors[others], NEIGHBOR_COUNT, similarity=teacher.similarity)[0]]
     digits = len(str(len(texts)))
     ids = [f"{row:0{digits}d}" for row in range(len(texts))]
@@ -59,6 +59,13 @@ def stored_tasks(teacher: TableEmbedder, count: int) -> list[RetrievalTask]:
         ),
     ]
     return [StoredTask(**vars(task)) for task in tasks]
+
+
+def _stored_documents(index: TableEmbedder) -> tuple[list[str], Array, Array]:
+    """Return the texts of an index, their vectors float32 [texts, dim], and their origins [texts]."""
+    with about("teacher"):
+        texts, vectors = index.documents()
+        return texts, vectors, index.origins
 
 
 def draw_stored(texts: Sequence[str], origins: Array, count: int, path: str) -> tuple[Array, Array]:
@@ -93,7 +100,8 @@ def tasks_in_table(tasks: Sequence[Task], table: TableEmbedder) -> list[Task]:
     """
     searches = [task for task in tasks if isinstance(task, RetrievalTask)]
     stored = next((task.documents for task in searches if task.name == KNOWN_ITEM), [])
-    return [searched_in_index(task, table, stored) if isinstance(task, RetrievalTask) else task for task in tasks]
+    with about("teacher"):
+        return [searched_in_index(task, table, stored) if isinstance(task, RetrievalTask) else task for task in tasks]
 
 
 def searched_in_index(task: RetrievalTask, table: TableEmbedder, stored: Sequence[str]) -> RetrievalTask:
@@ -162,9 +170,9 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
 
     Errors: DistilvecError for an index of too few texts.
     """
-    texts, vectors = index.documents()
-    chosen, others = draw_stored(texts, index.origins, queries, str(index.table.path))
-    origins = index.origins[chosen]
+    texts, vectors, origins = _stored_documents(index)
+    chosen, others = draw_stored(texts, origins, queries, str(index.table.path))
+    query_origins = origins[chosen]
     expected = nearest(vectors[chosen], vectors[others], NEIGHBOR_COUNT, index.similarity)
     query_texts = [texts[row] for row in chosen]
     models = {"student": student} if start is None else {"student": student, "start": start}
@@ -173,7 +181,7 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
         model_vectors = model.embed(query_texts, "document")
         common_space = model_vectors.shape[1] == vectors.shape[1]
         shares[name] = find_overlap(
-            expected, vectors[others], index.similarity, model_vectors, None, common_space, origins
+            expected, vectors[others], index.similarity, model_vectors, None, common_space, query_origins
         )
         if name == "student" and common_space:
             agreement = _agreement(model, index, query_texts, model_vectors, vectors[chosen], vectors)
@@ -188,7 +196,7 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
         start=None if start is None else shares["start"].summary(),
         gain=None if start is None else shares["student"].less(shares["start"]),
         cosine=cosine,
-        query_origins=len(np.unique(origins)),
+        query_origins=len(np.unique(query_origins)),
         agreement=agreement,
         similarity_source=index.similarity_source,
     )

@@ -42,7 +42,7 @@ def fill_on_ray(job: Job, teacher: Teacher, options: RayOptions) -> TeacherCache
         push_cache(job, teacher, cache)
         return cache
     device, rows = job.recipe.train.device, len(corpus)
-    with RayWorkers(options, teacher.section, device, cache.manifest, corpus) as workers:
+    with RayWorkers(options, teacher.section, device, cache.manifest, corpus) as workers, about(teacher.key):
         steps = fill_steps(cache, corpus, workers.compute, workers.ahead)
         show_filling(job, cache, f"teacher {teacher.info.name}", steps, rows, rows - missing)
     return cache

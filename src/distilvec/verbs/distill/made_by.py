@@ -102,7 +102,8 @@ def recognize(
 
     A candidate of fewer dims than the index has no cosine, and comes last.
     """
-    sample, vectors = index.some_documents(SAMPLE)
+    with about("teacher"):
+        sample, vectors = index.some_documents(SAMPLE)
 
     def ids(rows: Sequence[int]) -> list[str]:
         return index.ids([sample[row] for row in rows])

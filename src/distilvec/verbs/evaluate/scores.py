@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.config.score_columns import ScoredModel
-from distilvec.core.errors import DistilvecError, about, nearest
+from distilvec.core.errors import DistilvecError, about, nearest, set_by
 from distilvec.core.extras import require_extra
 from distilvec.core.files import user_cache
 from distilvec.core.log import log
@@ -76,6 +76,7 @@ class Scores:
         return score_frame(self.columns)
 
 
+@set_by({"teacher.vectors": "teacher"})
 def score_models(
     model: Source,
     suite: str | os.PathLike[str] | None = None,

@@ -96,7 +96,8 @@ def test_pictures_and_pages_of_hostile_names(tmp_path):
     """Every SVG is well-formed, no page runs a script or hides a direction, in a run's report and in a comparison."""
     from xml.etree import ElementTree
 
-    from distilvec.report.write import draw_comparison, draw_report
+    from distilvec.report.comparison import draw_comparison
+    from distilvec.report.write import draw_report
     from tests.report.comparison_sample import sample_comparison
     from tests.report.report_sample import as_report, sample_report
 

@@ -14,14 +14,13 @@ import pytest
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.agreement import RankedQueries, RankedQuery
 from distilvec.evaluation.overlap import Overlap, OverlapShare
-from distilvec.report.comparison import Comparison, Row, render_comparison
+from distilvec.report.comparison import Comparison, Row, draw_comparison, draw_sweep, render_comparison
 from distilvec.report.html import render_page, tiles
 from distilvec.report.scores import score_table
 from distilvec.report.sections.queries import document_ids, query_table
 from distilvec.report.tables import ABSENT, number, number_cell
 from distilvec.report.values import Marks, Verdict
 from distilvec.report.verdicts import make_verdict
-from distilvec.report.write import draw_comparison, draw_sweep
 from tests.report.comparison_sample import sample_comparison
 from tests.report.report_sample import as_report, sample_judgement, sample_report
 

@@ -56,7 +56,8 @@ if os.environ.get("DISTILVEC_REQUIRE_CHROMIUM") != "1":
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """report.html with report.json and real figures, comparison.html."""
-    from distilvec.report.write import draw_comparison, draw_report
+    from distilvec.report.comparison import draw_comparison
+    from distilvec.report.write import draw_report
 
     folder, report = tmp_path_factory.mktemp("pages"), as_report(sample_report())
     report.verdict = make_verdict(report.scores, report.intervals["student"], report.speed, report.record)

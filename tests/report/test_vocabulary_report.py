@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 
 from distilvec.cli.terminal import show_tokenizers
+from distilvec.report.comparison import draw_comparison
 from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
 from distilvec.report.sections import vocabulary as shown
 from distilvec.report.values import VocabularyChange
-from distilvec.report.write import draw_comparison
 from tests.report.comparison_sample import sample_comparison
 from tests.report.report_sample import as_report, sample_report
 from tests.report.test_page import check, draw, section_titles

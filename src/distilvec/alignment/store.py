@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from distilvec.alignment.align import Aligned, Aligner, mapping_rates
 from distilvec.config.recipe import fingerprint
 from distilvec.core.artifacts import META, Column, open_column, open_or_build
 from distilvec.core.batch import Alignment
@@ -25,6 +24,9 @@ from distilvec.data.corpus import Corpus
 from distilvec.data.corpus_files import Rows
 from distilvec.data.tokens import row_chunks
 from distilvec.models.tokenizers import tokenizer_hash
+
+if TYPE_CHECKING:
+    from distilvec.alignment.align import Aligned, Aligner
 
 FORMAT = 2
 
@@ -87,6 +89,8 @@ def build_alignment(
 
     Positions are those of the token stores. The work has a bar.
     """
+    from distilvec.alignment.align import Aligner, mapping_rates  # for the methods that align tokens
+
     aligner = Aligner(student_tokenizer, student_max_length, teacher_tokenizer, teacher_max_length, kind, corpus.paired)
     student = tokenizer_hash(student_tokenizer)
     teacher = tokenizer_hash(teacher_tokenizer)

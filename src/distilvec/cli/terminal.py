@@ -16,7 +16,6 @@ from distilvec.cli.colour import BOLD, RED, coloured, coloured_table
 from distilvec.core.escape import visible
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
-from distilvec.report.comparison import comparison_text
 from distilvec.report.model_card import loading_call
 from distilvec.report.record import RunRecord
 from distilvec.report.scores import problem_text, score_remarks, score_table, task_table
@@ -136,6 +135,8 @@ def show_problems(problems: Sequence[TaskFailure], key: str = "evaluation") -> N
 
 def show_comparison(comparison: Comparison) -> None:
     """Print the leaderboard, the differences from the reference, and notes."""
+    from distilvec.report.comparison import comparison_text
+
     print_result(comparison_text(comparison))
 
 

@@ -32,7 +32,6 @@ from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.students.task_head import predict_logits
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.monitors import gate_statistics
-from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 
 Array = np.ndarray[Any, Any]
 MOST_TEXTS, MOST_OF_A_GROUP, LEAST_OF_A_GROUP = 400, 100, 10  # texts whose gates are computed
@@ -304,6 +303,9 @@ def vocabulary_report(teacher: ModelEmbedder | None, student: ModelEmbedder, cor
     before, after = (model.tokenizer for model in models.values())
     if tokenizer_hash(before) == tokenizer_hash(after):
         return {}
+
+    from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
+
     limit = student.max_length if student.max_length < UNLIMITED else None
     comparison = compare_tokenizers(before, after, language_texts(corpus), limit)
     for name, model in models.items():

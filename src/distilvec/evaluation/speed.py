@@ -30,7 +30,6 @@ from distilvec.core.device import release_memory
 from distilvec.core.errors import user_error
 from distilvec.evaluation.evaluator import Progress
 from distilvec.evaluation.memory import MOST_SECONDS, ModelSize, machine_info, measure_size, random_tokens
-from distilvec.formats.onnx import OnnxEmbedder, export_copy, export_onnx
 from distilvec.models.parts import max_length
 
 ROLE_TOKENS: dict[Role, int] = {"query": 16, "document": 256}
@@ -166,6 +165,8 @@ def measure_speed(
     limit_seconds: time for the whole table. The first backend may use half of it, sizes and memory a quarter, the other
     backends the rest; settings that would not fit are left out, the largest first, and listed in a note.
     """
+    from distilvec.formats.onnx import export_copy  # with onnxruntime: a run without scores measures no speed
+
     limit = Limit(limit_seconds)
     plain = {name: export_copy(model) for name, model in models.items()}
     limits = {name: max_length(model) for name, model in plain.items()}
@@ -364,6 +365,8 @@ def onnx_encoders(
 
     A model that cannot be exported, or not in the `seconds` that are left, is left out and noted.
     """
+    from distilvec.formats.onnx import OnnxEmbedder, export_onnx
+
     encoders: dict[str, Encode] = {}
     began = time.monotonic()
     parameters = {name: sum(weight.numel() for weight in model.parameters()) for name, model in models.items()}

@@ -34,7 +34,6 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity, read_similarity
 from distilvec.models.adapters import CONFIG as ADAPTER
 from distilvec.models.adapters import check_base, merge_adapters, merge_own_adapters
-from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.checks import (
     PROBE,
     check_complete,
@@ -125,6 +124,8 @@ def load_with_settings(
     with about("..adapters"):
         merge_adapters(backbone, settings.adapters)
     if settings.attention == "bidirectional":
+        from distilvec.models.bidirectional import lift_causal_mask
+
         with about("..attention"):
             lift_causal_mask(backbone, model.name)
     return loaded

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -19,7 +19,6 @@ from distilvec.core.errors import DistilvecError, about
 from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
-from distilvec.data import docstrings
 from distilvec.data.corpus import (
     Corpus,
     build_corpus,
@@ -42,11 +41,10 @@ from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.students.build import source_model
 from distilvec.teachers.table_embedder import TableEmbedder
-from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary, stored_vocabulary
-from distilvec.vocabulary.edit import fast_tokenizer
-from distilvec.vocabulary.load import read_tokenizer
-from distilvec.vocabulary.pieces import Pieces
-from distilvec.vocabulary.trim import ChosenVocabulary
+
+if TYPE_CHECKING:
+    from distilvec.vocabulary.choose import Texts
+    from distilvec.vocabulary.trim import ChosenVocabulary
 
 VOCABULARY_FORMAT = 4  # of a stored vocabulary, raised with every change of the choice of its tokens
 _ROWS = 4096  # of a corpus, read together
@@ -73,6 +71,8 @@ def load_tasks(section: EvaluationSection, store: ArtifactStore, teacher: Teache
 
 
 def _builtin_tasks(section: EvaluationSection, store: ArtifactStore) -> list[Task]:
+    from distilvec.data import docstrings
+
     key = recipes.fingerprint(docstrings.FORMAT, sys.version)
 
     def build(folder: Path) -> dict[str, Any]:
@@ -165,6 +165,8 @@ class StudentVocabulary:
 
     def keep(self, run: RunFolder) -> None:
         """Store it in the run folder: another version of a library, on another machine, may choose other tokens."""
+        from distilvec.vocabulary.choose import kept_vocabulary
+
         kept_vocabulary(run.vocabulary, self.fingerprint, lambda: self.stored)
 
 
@@ -177,6 +179,12 @@ def load_vocabulary(
     vocabulary = section.vocabulary
     if vocabulary is None:
         return None
+
+    from distilvec.vocabulary.choose import choose, kept_vocabulary, stored_vocabulary
+    from distilvec.vocabulary.edit import fast_tokenizer
+    from distilvec.vocabulary.load import read_tokenizer
+    from distilvec.vocabulary.pieces import Pieces
+
     model = source_model(section, teacher)
     if model is None:
         raise DistilvecError(

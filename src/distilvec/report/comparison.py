@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from distilvec.core.errors import about
 from distilvec.core.escape import one_line, visible_tree
+from distilvec.core.files import write_file
+from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
-from distilvec.report.figures import Guide, LevelLine, LineLook, LinePoint, lines_figure
+from distilvec.report.figures import Guide, LevelLine, LineLook, LinePoint, can_draw, lines_figure, write_figure
 from distilvec.report.html import Draw, render
 from distilvec.report.json_values import from_json, to_json
 from distilvec.report.scores import marked_change
@@ -328,6 +333,23 @@ def differences_table(comparison: Comparison) -> Table:
 
 
 # -- pages and texts -------------------------------------------------------------------------------------------------
+
+
+def draw_sweep(run: RunFolder, comparison: Comparison) -> Path | None:
+    """Write the comparison of a sweep's runs into its folder: comparison.html, and its figures."""
+    if not can_draw(run.comparison_page.name):
+        return None
+    return draw_comparison(run.comparison_page, comparison, run.figures)
+
+
+def draw_comparison(path: Path, comparison: Comparison, figures: Path | None = None) -> Path:
+    """Write a comparison as a page at `path`, its figures in `figures`, else in `<path without ending>-figures/`."""
+    draw = partial(write_figure, folder=figures or path.with_name(f"{path.stem}-figures"))
+    page = render_comparison(comparison.visible(), draw)
+    with about("--out", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, page)
+    return path
 
 
 def render_comparison(comparison: Comparison, draw: Draw) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from distilvec.core.errors import about
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.escape import shortened
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file
@@ -70,6 +70,16 @@ Points = Sequence[Sequence[float]]
 
 
 # -- look and files --------------------------------------------------------------------------------------------------
+
+
+def can_draw(page: str) -> bool:
+    """Whether the packages of the extra "report" are there; logs if not."""
+    try:
+        require_extra("report", page)
+    except DistilvecError as error:
+        log(f"no {page}: {error}")
+        return False
+    return True
 
 
 @contextmanager

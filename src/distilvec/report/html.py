@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distilvec.evaluation.overlap import DOUBTFUL, FITS
+from distilvec.report.exports import export_note, export_table
 from distilvec.report.record import RunRecord
-from distilvec.report.section import Figure, Section
+from distilvec.report.section import Block, Figure, Section, make_section
 from distilvec.report.sections import (
     compression,
     experts,
-    exports,
     margin,
     mistakes,
     overlap,
-    problems,
     queries,
     record,
     scores,
@@ -31,8 +30,21 @@ from distilvec.report.sections import (
 from distilvec.report.tables import number, templates
 from distilvec.report.values import Marks, Report, Verdict
 
+
+def problems_section(report: Report) -> Section | None:
+    """Return the failed measurements by task and model, and the warnings of the training by step."""
+    failures = [f"{failure.task} ({failure.column or 'all'}): {failure.message}" for failure in report.failures]
+    warnings = [f"{line['warning']} (step {line['step']:,})" for line in report.warnings]
+    return make_section("Problems", Block("list", failures), Block("list", warnings))
+
+
+def exports_section(report: Report) -> Section | None:
+    """Return the table of `distilvec export`, for a run whose student was exported."""
+    return make_section("Exported files", export_table(report.exports), export_note(report.exports))
+
+
 SECTIONS: dict[str, Callable[[Report], Section | None]] = {  # by their ids, in the order of the page
-    "problems": problems.section,
+    "problems": problems_section,
     "overlap": overlap.section,
     "scores": scores.section,
     "use": use.section,
@@ -42,7 +54,7 @@ SECTIONS: dict[str, Callable[[Report], Section | None]] = {  # by their ids, in 
     "compression": compression.section,
     "margin": margin.section,
     "speed": speed.section,
-    "exports": exports.section,
+    "exports": exports_section,
     "vocabulary": vocabulary.section,
     "experts": experts.section,
     "training": training.section,

@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from distilvec.core.errors import DistilvecError, about
-from distilvec.core.extras import require_extra
+from distilvec.core.errors import about
 from distilvec.core.files import write_file
-from distilvec.core.log import log
 from distilvec.core.run_folder import RunFolder
 from distilvec.report.advice import advice, reason
-from distilvec.report.comparison import Comparison, render_comparison
 from distilvec.report.exports import read_exports
-from distilvec.report.figures import write_figure
+from distilvec.report.figures import can_draw, write_figure
 from distilvec.report.html import render_page
 from distilvec.report.record import RunRecord
 from distilvec.report.values import MetricsLine, Report, read_report
@@ -55,44 +52,20 @@ def _complete(run: RunFolder, report: Report) -> None:
 
 def draw_report(run: RunFolder, report: Report) -> Path | None:
     """Write the figures of a complete report (SVG and PNG) and report.html; None without matplotlib."""
-    if not _can_draw(run.report_page.name):
+    if not can_draw(run.report_page.name):
         return None
     page = render_page(report.visible(), partial(write_figure, folder=run.figures))
     with about(run.report_page.name, run.report_page):
-        return _write(run.report_page, page)
-
-
-def draw_sweep(run: RunFolder, comparison: Comparison) -> Path | None:
-    """Write the comparison of a sweep's runs into its folder: comparison.html, and its figures."""
-    if not _can_draw(run.comparison_page.name):
-        return None
-    return draw_comparison(run.comparison_page, comparison, run.figures)
-
-
-def draw_comparison(path: Path, comparison: Comparison, figures: Path | None = None) -> Path:
-    """Write a comparison as a page at `path`, its figures in `figures`, else in `<path without ending>-figures/`."""
-    draw = partial(write_figure, folder=figures or path.with_name(f"{path.stem}-figures"))
-    page = render_comparison(comparison.visible(), draw)
-    with about("--out", path):
-        return _write(path, page)
+        write_file(run.report_page, page)
+    return run.report_page
 
 
 def draw_vocabulary(path: Path, report: Report) -> None:
     """Write the page of a model with another vocabulary; nothing without matplotlib."""
-    if _can_draw(path.name):
+    if can_draw(path.name):
         page = render_page(report.visible(), partial(write_figure, folder=None))
         with about("--out", path):
             write_file(path, page)
-
-
-def _can_draw(page: str) -> bool:
-    """Whether the packages of the extra "report" are there; logs if not."""
-    try:
-        require_extra("report", page)
-    except DistilvecError as error:
-        log(f"no {page}: {error}")
-        return False
-    return True
 
 
 def history(metrics: Path) -> list[MetricsLine]:
@@ -114,9 +87,3 @@ def warnings(run: RunFolder) -> list[MetricsLine]:
     """Return the training's warnings, stage by stage: step, epoch, warning."""
     files = [stage.metrics for stage in (*run.earlier_stages, run.training)]
     return [line for file in files for line in read_metrics(file) if "warning" in line]
-
-
-def _write(path: Path, page: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, page)
-    return path

@@ -36,7 +36,6 @@ from distilvec.core.info import TeacherInfo as TeacherInfo
 from distilvec.core.model_name import ModelName
 from distilvec.core.objective import Projection
 from distilvec.models.adapters import merge_adapters
-from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.checks import refuse_several_parts
 from distilvec.models.experts import Experts
 from distilvec.models.load import hub_name, load_backbone, load_tokenizer, resolve_model, role_prompts
@@ -46,8 +45,6 @@ from distilvec.students.after_pooling import has_own_modules, kept_modules, why_
 from distilvec.students.factorize import factorize
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
 from distilvec.students.narrow import narrow
-from distilvec.students.static import STATIC_RANK, static_table
-from distilvec.vocabulary.transplant import give_tokenizer, put_tables
 
 ROLES: tuple[Role, ...] = ("query", "document")
 POOLINGS = ("mean", "cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean")  # a vector as wide as the states
@@ -100,8 +97,12 @@ def build_with_notes(
         transformer = source.modules[0]
         _add_missing_rows(transformer)
         if vocabulary is not None and section.vocabulary is not None and section.config is None:
+            from distilvec.vocabulary.transplant import give_tokenizer
+
             give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
         if section.attention == "bidirectional" or (section.model == "teacher" and teacher.attention):
+            from distilvec.models.bidirectional import lift_causal_mask
+
             with about("student.attention"):
                 lift_causal_mask(transformer.auto_model, source.name)
         front: list[Any]
@@ -142,6 +143,8 @@ def table_of_tokens(
 
     A model that states no modules after its transformer has the pooling of a student with layers.
     """
+    from distilvec.students.static import STATIC_RANK, static_table
+
     transformer = source.modules[0]
     _settle_tokenizer(transformer.tokenizer, transformer.auto_model)
     modules = list(source.modules)
@@ -482,6 +485,9 @@ def _add_missing_rows(transformer: Transformer) -> None:
     beyond = _beyond(tokenizer, table.num_embeddings)
     if not beyond or not beyond <= tokenizer.added_tokens_decoder.keys():
         return
+
+    from distilvec.vocabulary.transplant import put_tables
+
     size = max(beyond) + 1
     zeros = table.weight.new_zeros(size - table.num_embeddings, table.embedding_dim)
     put_tables(backbone, [(table.weight, torch.cat([table.weight.detach(), zeros]))])

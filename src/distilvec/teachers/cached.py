@@ -14,7 +14,6 @@ from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec, change_tensors
 from distilvec.data.tokens import TokenStore
-from distilvec.losses.emo import importance, select, selected_gram
 from distilvec.models.load import evaluating
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.index import Keys
@@ -225,6 +224,9 @@ def token_signals(
     """
     if required is None or not (required.importance or required.gram_layers):
         return read
+
+    from distilvec.losses.emo import importance, select, selected_gram  # for the methods that read tokens
+
     assert read.mask is not None
     received = importance(read.attentions[-1], read.mask)
     if not required.gram_layers:

@@ -26,7 +26,6 @@ from distilvec.teachers.cache.fill import FillSteps
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.embedder import Embedder
-from distilvec.teachers.graph_embedder import open_exported
 from distilvec.teachers.indexes.copy import local_table
 from distilvec.teachers.indexes.stores import read_address
 from distilvec.teachers.model_embedder import ModelEmbedder, RoutedEmbedder, load_embedder
@@ -67,6 +66,8 @@ def open_embedder(source: Source, *, device: str = "auto", trust_remote_code: bo
     """
     kind = source_kind(source)
     if kind == "export":
+        from distilvec.teachers.graph_embedder import open_exported  # with ONNX and OpenVINO
+
         return open_exported(Path(str(source)), trust_remote_code)
     if kind == "table":
         read_address(str(source))  # before the section, whose errors are about its keys

@@ -38,9 +38,8 @@ def compare(
         require_extra("report", "--out")
 
     from distilvec.cli.terminal import print_result, show_comparison
-    from distilvec.report.comparison import leaderboard
+    from distilvec.report.comparison import draw_comparison, leaderboard
     from distilvec.report.tables import to_markdown
-    from distilvec.report.write import draw_comparison
     from distilvec.verbs.compare.compare import compare_runs
 
     comparison = compare_runs(runs, reference, column)

@@ -14,7 +14,6 @@ from distilvec.pipeline.inputs import Model, Texts
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
 from distilvec.train.metrics import Callback
-from distilvec.verbs.distill.made_by import with_maker
 from distilvec.verbs.distill.recipe import Request, argument_names, make_recipe, stated_root
 from distilvec.verbs.distill.screens import show_plan
 from distilvec.verbs.distill.texts import text_sources
@@ -133,6 +132,8 @@ def distill(
     )
     with set_by(argument_names(request)):
         if request.kind == "table":
+            from distilvec.verbs.distill.made_by import with_maker
+
             request = with_maker(request, made_by, root, refresh)
         elif made_by or refresh:
             raise DistilvecError("is for an index.", "Leave it out.", key="made_by" if made_by else "refresh")

@@ -35,9 +35,7 @@ from distilvec.students.shape import read_shape, read_width
 from distilvec.teachers.api_embedder import named_api
 from distilvec.teachers.indexes.stores import read_address, store_of
 from distilvec.teachers.sources import check_kind, source_kind
-from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.command import distill as command
-from distilvec.verbs.distill.evaluation_data import suite_of
 from distilvec.verbs.distill.texts import text_sources, with_column, with_pieces
 
 KEYS = recipe_keys(command)  # of the recipe, by the names of arguments
@@ -235,6 +233,8 @@ def _teacher(request: Request, root: Path) -> dict[str, Any]:
 
 def _index_teacher(request: Request) -> dict[str, Any]:
     """Return how the recipe's teacher section names an index and reads it."""
+    from distilvec.verbs.check.section import index_keys
+
     texts = request.texts if has_texts_elsewhere(request) else None
     if isinstance(texts, (list, tuple)):
         (texts,) = texts
@@ -397,6 +397,8 @@ def _evaluation(request: Request, root: Path) -> dict[str, Any]:
     if request.kind == "table":
         section = {"stored": INDEX_QUERIES, "columns": ["teacher", "asymmetric"], "parts": ["agreement"]}
     if request.test is not None:
+        from distilvec.verbs.distill.evaluation_data import suite_of
+
         section["suite"] = str(suite_of(request.test, root))
     return section
 

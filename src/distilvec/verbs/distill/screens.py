@@ -10,11 +10,12 @@ from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.job import Job
 from distilvec.report.sections.use import check_words
 from distilvec.train.start import SLOWER
-from distilvec.verbs.plan.plan import make_plan
 
 
 def show_plan(job: Job) -> None:
     """Print what a run would do and how long it would take, measured on a few texts."""
+    from distilvec.verbs.plan.plan import make_plan  # for a dry run alone
+
     show_table(["", job.recipe.name], make_plan(job))
 
 

@@ -78,7 +78,7 @@ def run(
     from distilvec.core.log import log
     from distilvec.core.processes import is_main
     from distilvec.pipeline.run import run as run_recipe
-    from distilvec.report.write import draw_sweep
+    from distilvec.report.comparison import draw_sweep
     from distilvec.verbs.compare.compare import compare_runs  # takes seconds: a mistake in a recipe is reported before
 
     for folder, before in earlier.items():

@@ -19,9 +19,7 @@ from distilvec.evaluation.evaluator import (
 )
 from distilvec.evaluation.significance import ChangeInterval, average_interval
 from distilvec.evaluation.tasks import OF_AN_INDEX, Task, TaskFailure, embedded_texts
-from distilvec.teachers.api_embedder import ApiEmbedder
-from distilvec.teachers.embedder import Embedder
-from distilvec.teachers.table_embedder import TableEmbedder
+from distilvec.teachers.embedder import Embedder, is_api, is_table
 
 Columns = dict[str, tuple[Embedder, Embedder]]  # query and document embedder by model
 Samples = dict[str, dict[str, Sample]]  # by model and task
@@ -100,14 +98,13 @@ def embed_ahead(request: EmbeddingRequest, cache: EmbeddingCache) -> None:
     if not missing.texts:
         return
     what = f"embedding with {request.embedder.name}"
-    is_api = isinstance(request.embedder, ApiEmbedder)
     try:
         with progress(what, missing.size, "texts") as advance:
             for step in cache.embed(missing):
                 advance(step.texts, work=step.share * missing.size)
     except Exception as error:
         is_of_vectors = isinstance(error, DistilvecError) or noted_key(error)  # a model that fails fails for every task
-        if is_api or not is_of_vectors:
+        if is_api(request.embedder) or not is_of_vectors:
             raise
 
 
@@ -118,7 +115,7 @@ def answered(tasks: Sequence[Task], name: str, query: Embedder, document: Embedd
         missing = 0
         pair = embedders(task, query, document, takes_both(name))
         for embedder, (role, texts) in zip(pair, embedded_texts(task), strict=True):
-            if isinstance(embedder, TableEmbedder):
+            if is_table(embedder):
                 missing += embedder.lacking(texts, role)
         if missing:
             log(f"{task.name}: no scores of '{name}', since {missing:,} texts have no vector in the table")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
@@ -29,7 +29,9 @@ from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, RetrievalTask, Sto
 from distilvec.models.parts import max_length
 from distilvec.teachers.agreement import Agreement, compare, longer_texts
 from distilvec.teachers.embedder import Embedder, FirstDims
-from distilvec.teachers.table_embedder import TableEmbedder
+
+if TYPE_CHECKING:
+    from distilvec.teachers.table_embedder import TableEmbedder
 
 Array = np.ndarray[Any, Any]
 FEWEST = 50  # texts of a table that tasks are made from

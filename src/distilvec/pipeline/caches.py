@@ -33,10 +33,10 @@ from distilvec.teachers.cache.fill import (
 )
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 from distilvec.teachers.cached import LiveTeacher
+from distilvec.teachers.embedder import is_table
 from distilvec.teachers.encode import BATCH_TOKENS, batch_budget
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import OpenTeacher
-from distilvec.teachers.table_embedder import TableEmbedder
 
 OFFSET_BYTES = 8  # of a row's offset in a signal of uneven length
 
@@ -149,7 +149,7 @@ def fill(
     """Compute the rows of the corpus that the cache lacks."""
     corpus, missing = teacher.corpus, count_missing(cache, teacher.corpus)
     _refuse_other_signals(cache, teacher, missing)
-    what = "teacher table" if isinstance(model, TableEmbedder) else "teacher"
+    what = "teacher table" if is_table(model) else "teacher"
     what = f"{what} {teacher.info.name}" if len(job.teachers) > 1 else what
     if tokens is None or not isinstance(model, ModelEmbedder):
         steps = model.fill_steps(cache, corpus)

@@ -40,9 +40,8 @@ from distilvec.pipeline.texts import test_split
 from distilvec.report.scores import complete_averages
 from distilvec.report.values import REPORT_FORMAT, Report, read_report
 from distilvec.students.task_head import load_head
-from distilvec.teachers.api_embedder import ApiEmbedder
+from distilvec.teachers.embedder import is_api, is_table
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.metrics import read_metrics
 
 MEASURED = 6  # changes if the same models would get other scores
@@ -143,12 +142,12 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
         projected.to(device)
     student.to(device)  # last: the projected one shares its modules, and is built on the CPU
     with job.teacher.load(job.recipe.train.device) if _reads_teacher(job) else nullcontext() as teacher:
-        if isinstance(teacher, ApiEmbedder):
+        if is_api(teacher):
             teacher.store_in(open_cache(job, job.teacher), job.teacher.corpus)
         if isinstance(teacher, ModelEmbedder):
             teacher.keep_in(job.store.root, job.teacher.embeddings)
         tasks: Sequence[Task] = job.tasks
-        if isinstance(teacher, TableEmbedder):
+        if is_table(teacher):
             tasks = tasks_in_table(tasks, teacher)
         yield Models(
             section,
@@ -162,7 +161,7 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             job.in_teacher_space,
             labeled,
             dict(report.scores),
-            remote=teacher if isinstance(teacher, (TableEmbedder, ApiEmbedder)) else None,
+            remote=teacher if is_table(teacher) or is_api(teacher) else None,
             cached=partial(cached_vectors, job),
             dims=job.recipe.student.dims or (),
             trust_remote_code=job.recipe.student.trust_remote_code,

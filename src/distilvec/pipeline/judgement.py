@@ -39,9 +39,8 @@ from distilvec.pipeline.prepare import tokenize
 from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.train import finished_training
-from distilvec.teachers.embedder import Embedder
+from distilvec.teachers.embedder import Embedder, is_table
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.table_embedder import TableEmbedder
 
 QUERIES, CANDIDATES = 500, 10_000
 TOKENS = 500_000  # that one model reads at most
@@ -80,7 +79,7 @@ def judge_run(job: Job) -> Judgement | None:
         return None
     if job.recipe.evaluation.stored is not None:
         with job.teacher.load(job.recipe.train.device) as index:
-            assert isinstance(index, TableEmbedder)
+            assert is_table(index)
             student, start = _open_student(job, "student"), _open_student(job, "start")
             return judge_encoder(student, index, job.recipe.evaluation.stored, start)
     rows = draw_rows(job, tokenize(job, job.corpus, trained_student(job)))

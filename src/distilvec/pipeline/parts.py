@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,10 +30,12 @@ from distilvec.pipeline.judgement import embed_rows
 from distilvec.pipeline.student import load_saved
 from distilvec.report.json_values import from_json
 from distilvec.report.values import Compression, Report, VocabularyChange
-from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
-from distilvec.teachers.table_embedder import TableEmbedder
+
+if TYPE_CHECKING:
+    from distilvec.teachers.api_embedder import ApiEmbedder
+    from distilvec.teachers.table_embedder import TableEmbedder
 
 MAIN = ("teacher", "student", "asymmetric")
 SETTING_SECONDS = 1.0  # for each model and setting of the speed table

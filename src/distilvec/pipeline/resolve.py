@@ -58,8 +58,7 @@ from distilvec.students.task_head import load_head
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cached import uncached
-from distilvec.teachers.indexes.copy import local_table, log_similarity
-from distilvec.teachers.table_embedder import TableEmbedder
+from distilvec.teachers.open import log_similarity
 from distilvec.train.stages import Stage, any_in_teacher_space, training_stages, with_length
 
 
@@ -196,14 +195,24 @@ def with_local_tables(recipe: Recipe, root: Path) -> Recipe:
     Sources `builtin: teacher` become the table of the first teacher.
     """
     with about("teacher"):
-        teacher = local_table(recipe.teacher, root)
+        teacher = _with_local_table(recipe.teacher, root)
     changes: dict[str, object] = {"teacher": teacher}
     if recipe.more_teachers:
-        changes["more_teachers"] = [local_table(section, root) for section in recipe.more_teachers]
+        changes["more_teachers"] = [_with_local_table(section, root) for section in recipe.more_teachers]
     if recipe.corpus is not None and any(source.builtin == "teacher" for source in recipe.corpus.sources):
         sources = [_table_source(source, row, teacher) for row, source in enumerate(recipe.corpus.sources)]
         changes["corpus"] = recipe.corpus.model_copy(update={"sources": sources})
     return recipe.model_copy(update=changes)
+
+
+def _with_local_table(section: TeacherSection, root: Path) -> TeacherSection:
+    """Return the section with its index as a Parquet table; a model or an API as it is."""
+    if section.vectors is None:
+        return section
+
+    from distilvec.teachers.indexes.copy import local_table
+
+    return local_table(section, root)
 
 
 def _table_source(source: SourceSection, position: int, teacher: TeacherSection) -> SourceSection:
@@ -216,6 +225,9 @@ def _table_source(source: SourceSection, position: int, teacher: TeacherSection)
             "Give a path.",
             key=f"corpus.sources.{position}.builtin",
         )
+
+    from distilvec.teachers.table_embedder import TableEmbedder
+
     with about("teacher"):
         embedder = TableEmbedder(teacher)
     columns = embedder.table.names

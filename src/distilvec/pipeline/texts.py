@@ -40,7 +40,6 @@ from distilvec.evaluation.tasks import Task
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.students.build import source_model
-from distilvec.teachers.table_embedder import TableEmbedder
 
 if TYPE_CHECKING:
     from distilvec.vocabulary.choose import Texts
@@ -65,6 +64,9 @@ def load_tasks(section: EvaluationSection, store: ArtifactStore, teacher: Teache
         raise DistilvecError(
             "the teacher is a model, without stored texts.", "Remove the key.", key="evaluation.stored"
         )
+
+    from distilvec.teachers.table_embedder import TableEmbedder
+
     with about("teacher"):
         table = TableEmbedder(teacher)
         return [*suite, *stored_tasks(table, section.stored)]

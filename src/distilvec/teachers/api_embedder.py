@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,7 @@ from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.embedder import kept_dims
 from distilvec.teachers.encode import BATCH_TOKENS, EmbeddedBatch, Vectors, collect
-from distilvec.teachers.sources import OPENAI
+from distilvec.teachers.sources import OPENAI, Kind
 
 TRUSTED = "DISTILVEC_API_TRUSTED"  # allows that key over http to another machine
 MOST_LISTED = 20  # models in an error
@@ -76,6 +76,8 @@ class ApiEmbedder:
 
     `meter` counts requests and tokens, in the file `counts` if one is given.
     """
+
+    kind: ClassVar[Kind] = "api"
 
     def __init__(self, section: TeacherSection, counts: Path | None = None) -> None:
         assert section.api is not None

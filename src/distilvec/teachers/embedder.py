@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,13 @@ from distilvec.core.outputs import ModelOutputs
 from distilvec.core.similarity import Similarity
 from distilvec.core.vectors import first_dims
 from distilvec.teachers.encode import EmbeddedBatch
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from distilvec.teachers.api_embedder import ApiEmbedder
+    from distilvec.teachers.sources import Kind
+    from distilvec.teachers.table_embedder import TableEmbedder
 
 
 class Embedder(Protocol):
@@ -45,6 +52,20 @@ class Embedder(Protocol):
 
     def embed_batches(self, texts: Sequence[str], role: Role = "document") -> Iterator[EmbeddedBatch]:
         """Embed batch by batch, in any order, for work that shows its progress. Errors: as `embed`."""
+
+
+def is_table(embedder: object) -> TypeIs[TableEmbedder]:
+    """Whether an embedder is a table of vectors. Its class is imported only where a table is opened."""
+    return _kind(embedder) == "table"
+
+
+def is_api(embedder: object) -> TypeIs[ApiEmbedder]:
+    """Whether an embedder is a model behind an API. Its class is imported only where an API is opened."""
+    return _kind(embedder) == "api"
+
+
+def _kind(embedder: object) -> Kind | None:
+    return getattr(embedder, "kind", None)
 
 
 class BatchTeacher(Protocol):

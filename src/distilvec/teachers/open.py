@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from sentence_transformers import SentenceTransformer
 
@@ -21,16 +21,17 @@ from distilvec.core.model_name import ModelName
 from distilvec.data.corpus import Corpus
 from distilvec.models.checks import check_model
 from distilvec.models.load import has_routes, one_route
-from distilvec.teachers.api_embedder import ApiEmbedder, named_api
 from distilvec.teachers.cache.fill import FillSteps
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.embedder import Embedder
-from distilvec.teachers.indexes.copy import local_table
+from distilvec.teachers.embedder import Embedder, is_api
 from distilvec.teachers.indexes.stores import read_address
 from distilvec.teachers.model_embedder import ModelEmbedder, RoutedEmbedder, load_embedder
 from distilvec.teachers.sources import NAMES, Kind, source_kind, source_name
-from distilvec.teachers.table_embedder import TableEmbedder
+
+if TYPE_CHECKING:
+    from distilvec.teachers.api_embedder import ApiEmbedder
+    from distilvec.teachers.table_embedder import TableEmbedder
 
 Source: TypeAlias = str | os.PathLike[str] | SentenceTransformer
 
@@ -73,6 +74,8 @@ def open_embedder(source: Source, *, device: str = "auto", trust_remote_code: bo
         read_address(str(source))  # before the section, whose errors are about its keys
         return open_table(section_of(TeacherSection, "teacher", {"vectors": str(source)}))
     if kind == "api":
+        from distilvec.teachers.api_embedder import ApiEmbedder, named_api
+
         api = ApiEmbedder(named_api(str(source)))
         try:
             assert api.dim  # asks the server once, so that one that does not answer is found out here
@@ -90,7 +93,7 @@ def open_embedder(source: Source, *, device: str = "auto", trust_remote_code: bo
 def opened(source: Source, *, device: str = "auto", trust_remote_code: bool = False) -> Iterator[Embedder]:
     """Open an embedder, and close the connections of an API at the end; arguments as `open_embedder`."""
     embedder = open_embedder(source, device=device, trust_remote_code=trust_remote_code)
-    if isinstance(embedder, ApiEmbedder):
+    if is_api(embedder):
         with embedder:
             yield embedder
     else:
@@ -135,6 +138,9 @@ def open_table(section: TeacherSection, refresh: bool = False, root: Path | None
         refresh: make the copy again
         root: the cache's folder; by default the user's
     """
+    from distilvec.teachers.indexes.copy import local_table
+    from distilvec.teachers.table_embedder import TableEmbedder
+
     if root is not None:
         return TableEmbedder(local_table(section, root, refresh))
     with set_by({"cache.root": "DISTILVEC_CACHE"}):
@@ -148,7 +154,9 @@ def open_maker(name: str, device: str = "auto") -> ModelEmbedder | ApiEmbedder:
     embedder = open_embedder(name, device=device)
     if isinstance(embedder, RoutedEmbedder):  # a table holds documents
         return embedder.document
-    assert isinstance(embedder, (ModelEmbedder, ApiEmbedder))
+    if is_api(embedder):
+        return embedder
+    assert isinstance(embedder, ModelEmbedder)
     return embedder
 
 
@@ -158,6 +166,21 @@ def expect_kind(source: Source, kinds: Sequence[Kind]) -> None:
     if kind not in kinds:
         expected = " or ".join(NAMES[kind] for kind in kinds)
         raise DistilvecError(f"{source_name(source)} is {NAMES[kind]}; expected {expected}.", "Name another one.")
+
+
+def log_similarity(section: TeacherSection, normalized: bool) -> None:
+    """Log how vectors are read that state no similarity; where all have length 1, every similarity ranks alike.
+
+    The section is one that `local_table` returned, which has what an index states, and its name.
+    """
+    if section.similarity is not None or section.local_model is not None or normalized:
+        return
+    origin = section.name or section.vectors or "the API"
+    log(
+        f"{origin}: no similarity is stated, and not all vectors have length 1: they are compared by cosine. "
+        "If your search takes the inner product or the distance, state it: teacher.similarity (--similarity) is dot or "
+        "euclidean."
+    )
 
 
 class Teacher(Embedder, Protocol):
@@ -192,7 +215,7 @@ class Teacher(Embedder, Protocol):
         ...
 
 
-OpenTeacher = ModelEmbedder | TableEmbedder | ApiEmbedder
+OpenTeacher: TypeAlias = "ModelEmbedder | TableEmbedder | ApiEmbedder"
 
 
 def open_teacher(
@@ -203,9 +226,14 @@ def open_teacher(
     `sharded`: a model stays on the CPU, since it is going to be sharded. Keys of errors are relative to the section.
     """
     if section.api is not None:
+        from distilvec.teachers.api_embedder import ApiEmbedder
+
         return ApiEmbedder(section, counts)
     if section.vectors is None:
         return load_teacher(section, device, sharded)
+
+    from distilvec.teachers.table_embedder import TableEmbedder
+
     if section.made_by is None:
         return TableEmbedder(section)
     return TableEmbedder(section, partial(open_maker, section.made_by, device=device))

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,7 @@ from distilvec.teachers.cache.store import TeacherCache, beginning
 from distilvec.teachers.embedder import kept_dims
 from distilvec.teachers.encode import EmbeddedBatch
 from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.sources import Kind
 
 _KEY = ".vectors"  # of the section, in errors
 _ROUNDED = 4e-3  # a length of 1, of numbers of 8 bits (bfloat16)
@@ -64,6 +65,8 @@ class TableEmbedder:
     `normalized`: all vectors have length 1, as far as numbers of 8 bits can have it. `similarity` is the section's, to
     which `local_table` adds what an index states; without it the table is compared by cosine.
     """
+
+    kind: ClassVar[Kind] = "table"
 
     def __init__(self, section: TeacherSection, open_maker: OpenMaker | None = None) -> None:
         if section.vectors is None:

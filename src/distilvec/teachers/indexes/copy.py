@@ -81,8 +81,7 @@ def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> T
 
     A similarity that the section states comes before that of the index.
     """
-    if section.vectors is None:
-        return section
+    assert section.vectors is not None
     with about(KEY):
         address = read_address(section.vectors)
     with about(KEY, address.text):
@@ -424,18 +423,3 @@ def _content(section: TeacherSection, address: Address) -> str:
 
 def _parts(folder: Path) -> list[Path]:
     return sorted(folder.glob("part-*.parquet"))
-
-
-def log_similarity(section: TeacherSection, normalized: bool) -> None:
-    """Log how vectors are read that state no similarity; where all have length 1, every similarity ranks alike.
-
-    The section is one that `local_table` returned, which has what an index states, and its name.
-    """
-    if section.similarity is not None or section.local_model is not None or normalized:
-        return
-    origin = section.name or section.vectors or "the API"
-    log(
-        f"{origin}: no similarity is stated, and not all vectors have length 1: they are compared by cosine. "
-        "If your search takes the inner product or the distance, state it: teacher.similarity (--similarity) is dot or "
-        "euclidean."
-    )

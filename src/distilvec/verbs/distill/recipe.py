@@ -32,7 +32,6 @@ from distilvec.models.load import load_tokenizer, resolve_model
 from distilvec.pipeline.inputs import Model, Texts, model_name, teacher_keys
 from distilvec.students.design import SMALL, WIDE, parse_size
 from distilvec.students.shape import read_shape, read_width
-from distilvec.teachers.api_embedder import named_api
 from distilvec.teachers.indexes.stores import read_address, store_of
 from distilvec.teachers.sources import check_kind, source_kind
 from distilvec.verbs.distill.command import distill as command
@@ -284,6 +283,8 @@ def has_texts_elsewhere(request: Request) -> bool:
 
 def _api_teacher(request: Request) -> dict[str, Any]:
     """Return the section of a model behind an API: the named one, else the only one that the server lists."""
+    from distilvec.teachers.api_embedder import named_api
+
     address = str(request.teacher) if request.api_model is None else f"{request.teacher}#{request.api_model}"
     # The server is asked with the key, or the limits, that the command states
     stated_api = _stated_section(TeacherSection, "teacher", {"model": "unknown", "api": {}}, request.overrides).api

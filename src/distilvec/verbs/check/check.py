@@ -26,7 +26,7 @@ from distilvec.report.sections.use import index_words
 from distilvec.report.verdicts import Reason, index_advice, index_reason, index_verdict, make_verdict
 from distilvec.teachers.embedder import FirstDims
 from distilvec.teachers.model_embedder import RoutedEmbedder
-from distilvec.teachers.open import Source, expect_kind, log_similarity, open_table, opened
+from distilvec.teachers.open import Source, expect_kind, open_table, opened
 from distilvec.verbs.check.command import check as command
 from distilvec.verbs.check.section import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from distilvec.cli.colour import BOLD, RED, coloured, coloured_table
-from distilvec.core.escape import visible
+from distilvec.core.escape import one_line, visible
+from distilvec.core.similarity import NEIGHBOR_COUNT
 from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.overlap import WIDER, LogOverlap
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.model_card import loading_call
 from distilvec.report.record import RunRecord
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from distilvec.verbs.export.export import Exported
 
 PATHS = ("run", "report")  # of FinishedRun.lines
+_SHOWN_QUERIES = 3  # of those that differ most
+_SHOWN_CHARACTERS = 36  # of a hit: two are side by side in 80 columns
 _PLAIN = str.maketrans({"│": "|", "─": "-", "┼": "+", ABSENT: "-", "±": "+-", "→": "->", "\N{MINUS SIGN}": "-"})
 
 
@@ -65,6 +69,25 @@ def show_scores(scores: Mapping[str, Sequence[Score]], also: Mapping[str, Sequen
     print_result(to_text(score_table(scores, also=also)))
     for remark in score_remarks(scores):
         print_result(f"note: {remark}")
+
+
+def show_log(log: LogOverlap) -> None:
+    """The shares by length of the queries, then the queries whose lists differ most, with both lists side by side."""
+    rows = []
+    for group in log.lengths:
+        among, wider = group.shares.among, group.shares.among_wider
+        assert among is not None and wider is not None
+        name = f"queries of {group.shortest:,} to {group.longest:,} characters"
+        rows.append([name, f"{group.queries:,}", f"{among.mean:.2f} {among.text}", f"{wider:.2f}"])
+    show_table(["", "number", f"overlap@{NEIGHBOR_COUNT}", f"in the first {WIDER}"], rows)
+    for query in log.differing[:_SHOWN_QUERIES]:
+        print_result(f"\n{query.among:.1f} of the ten for {one_line(query.query)[:_SHOWN_CHARACTERS]!r}")
+        for maker, student in zip(query.maker, query.student, strict=False):
+            found = [one_line(hit.text)[:_SHOWN_CHARACTERS].ljust(_SHOWN_CHARACTERS) for hit in (maker, student)]
+            print_result(f"  {found[0]}  {found[1]}".rstrip())
+    print_result(
+        f"\nLeft is what {log.made_by} finds, right the student; --json has {len(log.differing)} such queries."
+    )
 
 
 def show_result(result: FinishedRun) -> None:

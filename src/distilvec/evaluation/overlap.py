@@ -24,6 +24,7 @@ Array = np.ndarray[Any, Any]
 Compatibility = Literal["yes", "in part", "not yet"]
 
 WIDER = 100  # the model's candidates that would be ranked again
+PARTS = (100, 10)  # a hundredth and a tenth of the candidates, searched as well where a part of an index was read
 FITS, DOUBTFUL = 0.8, 0.5  # overlap@10, among the teacher's vectors
 
 
@@ -45,12 +46,14 @@ class OverlapShare:
 class Overlap:
     """overlap@10 of one model. None where it was not, or cannot be, measured.
 
-    `among_wider`: the mean share that is in the model's first WIDER, among the teacher's vectors.
+    `among_wider`: the mean share that is in the model's first WIDER, among the teacher's vectors, and
+    `among_wider_interval` its 95% interval.
     """
 
     alone: OverlapShare | None = None
     among: OverlapShare | None = None
     among_wider: float | None = None
+    among_wider_interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,59 @@ class SourceOverlap:
 
 
 @dataclass(frozen=True)
+class PartOverlap:
+    """overlap@10 among a part of the candidates, drawn at random: it falls as an index grows."""
+
+    candidates: int
+    share: OverlapShare
+
+
+@dataclass(frozen=True)
+class LengthOverlap:
+    """The logged queries of `shortest` to `longest` characters."""
+
+    shortest: int
+    longest: int
+    queries: int
+    shares: Overlap
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A stored row among the ten that a query finds: its id, its text and its score."""
+
+    id: str
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
+class DifferingQuery:
+    """A query for which the student finds little of what the index's own model finds; both lists, best first."""
+
+    query: str
+    among: float
+    among_wider: float
+    maker: tuple[Hit, ...]
+    student: tuple[Hit, ...]
+
+
+@dataclass(frozen=True)
+class LogOverlap:
+    """The queries of a log, embedded by `made_by`, the model of the index, and by the student.
+
+    `distinct` queries are in the log. `lengths`: from the shortest third to the longest; `differing`: the queries whose
+    lists differ most. Several rows of a document counted once where `by_document`.
+    """
+
+    made_by: str
+    distinct: int
+    lengths: tuple[LengthOverlap, ...]
+    differing: tuple[DifferingQuery, ...]
+    by_document: bool
+
+
+@dataclass(frozen=True)
 class Judgement:
     """The judgement of a student: report.json's "overlap".
 
@@ -71,7 +127,9 @@ class Judgement:
     `similarity` is the teacher's, of an index as `similarity_source` says. `start` is the student before training,
     `gain` the student's shares less those of the start, query by query. `trained` takes texts as queries that the
     student was trained on. `cosine` is the mean cosine of the student's and the teacher's vectors of the queries, None
-    without a common space. `agreement` compares them row by row with those that an index stores.
+    without a common space. `agreement` compares them row by row with those that an index stores. Of an index of which
+    a part was read, `all_rows` are the rows of the whole, and `parts` what is found among fewer candidates. `log` has
+    the details where the queries are those of a log, not stored texts.
     """
 
     origin: Literal["teacher", "index"]
@@ -88,6 +146,9 @@ class Judgement:
     query_origins: int | None = None
     agreement: Agreement | None = None
     similarity_source: SimilaritySource | None = None
+    all_rows: int | None = None
+    parts: tuple[PartOverlap, ...] = ()
+    log: LogOverlap | None = None
 
     @property
     def share(self) -> OverlapShare | None:
@@ -134,6 +195,7 @@ class QueryOverlaps:
             _share(self._means(self.alone, chosen)),
             _share(self._means(self.among, chosen)),
             None if wider is None else float(wider.mean()),
+            None if wider is None else mean_interval(wider)[1:],
         )
 
     def less(self, other: QueryOverlaps) -> Overlap:

@@ -48,6 +48,63 @@ def top_k(
     return _score_again(queries, documents, _floats, rows, count, last, similarity)
 
 
+class DocumentSearch:
+    """The `count` most similar documents of every query, among rows that come batch by batch.
+
+    A document may have several rows: its score is that of the best one. `rows` int64, `scores` float32 and `documents`
+    uint64 are the numbers of these rows, their scores and the keys of their documents, best first, all
+    [queries, documents until now, at most `count`]; equal scores rank by row number. Nothing else is kept of a batch.
+    """
+
+    def __init__(self, queries: Array, count: int, similarity: Similarity) -> None:
+        self.queries = np.asarray(queries, dtype=np.float32)
+        self.count = count
+        self.similarity = similarity
+        self.rows = np.empty((len(queries), 0), dtype=np.int64)
+        self.scores = np.empty((len(queries), 0), dtype=np.float32)
+        self.documents = np.empty((len(queries), 0), dtype=np.uint64)
+
+    def add(self, vectors: Array, documents: Array, numbers: Array) -> None:
+        """Search further rows: `vectors` [rows, dim], the keys of their documents and their numbers, both [rows]."""
+        if not len(vectors):
+            return
+        found, found_scores = self._best_of_batch(vectors, documents)
+        rows = np.concatenate([self.rows, numbers[found]], axis=1)
+        scores = np.concatenate([self.scores, found_scores], axis=1)
+        keys = np.concatenate([self.documents, documents[found]], axis=1)
+        order = np.lexsort((rows, -scores), axis=1)
+        rows, scores, keys = (np.take_along_axis(values, order, axis=1) for values in (rows, scores, keys))
+
+        is_first = _is_first(keys)
+        count = min(self.count, int(is_first.sum(axis=1).min()))
+        best = np.argsort(~is_first, axis=1, kind="stable")[:, :count]
+        self.rows = np.take_along_axis(rows, best, axis=1)
+        self.scores = np.take_along_axis(scores, best, axis=1)
+        self.documents = np.take_along_axis(keys, best, axis=1)
+
+    def _best_of_batch(self, vectors: Array, documents: Array) -> tuple[Array, Array]:
+        """So many of a batch's best rows that no further one can be the first of a document among the best."""
+        wanted = min(self.count, len(np.unique(documents)))
+        count = self.count
+        while True:
+            rows, scores = top_k(self.queries, vectors, count, similarity=self.similarity)
+            is_enough = _is_first(documents[rows]).sum(axis=1) >= wanted
+            if self.scores.shape[1] == self.count:
+                is_enough |= scores[:, -1] <= self.scores[:, -1]
+            if is_enough.all() or rows.shape[1] == len(vectors):
+                return rows, scores
+            count *= 4
+
+
+def _is_first(keys: Array) -> Array:
+    """Which keys are the first equal ones of their row, bool as `keys` [rows, n]."""
+    order = np.argsort(keys, axis=1, kind="stable")
+    ordered = np.take_along_axis(keys, order, axis=1)
+    is_first = np.ones(keys.shape, dtype=bool)
+    np.put_along_axis(is_first, order[:, 1:], ordered[:, 1:] != ordered[:, :-1], axis=1)
+    return is_first
+
+
 def without_own(ranked: Array, own: Sequence[int], count: int) -> Array:
     """The first `count` documents of every query, of rankings `ranked` [queries, ranks] with one document to spare.
 

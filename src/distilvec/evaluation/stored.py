@@ -16,13 +16,17 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError, about
-from distilvec.core.similarity import NEIGHBOR_COUNT
+from distilvec.core.similarity import FEWEST_CANDIDATES, NEIGHBOR_COUNT
 from distilvec.data.corpus import text_key
 from distilvec.data.origins import draw_origins, spread_over_origins
 from distilvec.evaluation.overlap import (
+    PARTS,
     Judgement,
+    PartOverlap,
+    QueryOverlaps,
     find_overlap,
     nearest,
+    overlap_by_query,
 )
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, RetrievalTask, StoredTask, Task, make_retrieval
@@ -179,6 +183,7 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
     query_texts = [texts[row] for row in chosen]
     models = {"student": student} if start is None else {"student": student, "start": start}
     shares, cosine, agreement = {}, None, None
+    parts: list[PartOverlap] = []
     for name, model in models.items():
         model_vectors = model.embed(query_texts, "document")
         common_space = model_vectors.shape[1] == vectors.shape[1]
@@ -188,6 +193,11 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
         if name == "student" and common_space:
             agreement = _agreement(model, index, query_texts, model_vectors, vectors[chosen], vectors)
             cosine = agreement.cosine
+            if index.all_rows is not None:
+                parts = _parts(vectors[chosen], vectors[others], model_vectors, index, query_origins)
+                among = shares[name].summary().among
+                assert among is not None
+                parts.append(PartOverlap(len(others), among))
     return Judgement(
         origin="index",
         queries=len(chosen),
@@ -201,7 +211,25 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
         query_origins=len(np.unique(query_origins)),
         agreement=agreement,
         similarity_source=index.similarity_source,
+        all_rows=index.all_rows,
+        parts=tuple(parts),
     )
+
+
+def _parts(
+    queries: Array, candidates: Array, student_queries: Array, index: TableEmbedder, origins: Array
+) -> list[PartOverlap]:
+    """What the student finds among a hundredth and a tenth of the candidates, drawn by seed."""
+    order = np.random.default_rng(0).permutation(len(candidates))
+    parts = []
+    for divisor in PARTS:
+        drawn = candidates[order[: len(candidates) // divisor]]
+        if len(drawn) >= FEWEST_CANDIDATES:
+            values = overlap_by_query(queries, drawn, student_queries, drawn, index.similarity, index.similarity)
+            among = QueryOverlaps(among=values, origins=origins).summary().among
+            assert among is not None
+            parts.append(PartOverlap(len(drawn), among))
+    return parts
 
 
 def _agreement(

@@ -277,8 +277,34 @@ def overlap_sentence(judgement: Judgement) -> str:
     if before:
         sentence += f"; before training {' and '.join(before)}"
     if judgement.origin == "index":
-        sentence += "; judged on stored texts; queries are shorter"
+        sentence += f"; {_queries_text(judgement)}{_part_text(judgement)}"
     return sentence
+
+
+def _queries_text(judgement: Judgement) -> str:
+    """Return what the queries of an index were, and with real ones what a reranker could still find."""
+    log = judgement.log
+    if log is None:
+        return "judged on stored texts; queries are shorter"
+    share, interval = judgement.student.among_wider, judgement.student.among_wider_interval
+    assert share is not None and interval is not None
+    wider = f"its first {WIDER} hold {share:.2f} of them [{interval[0]:.2f}, {interval[1]:.2f}]"
+    drawn = f"{judgement.queries:,} queries"
+    if judgement.queries < log.distinct:
+        drawn = f"{judgement.queries:,} of {log.distinct:,} distinct queries, drawn evenly"
+    documents = "; a document with several rows counts once" if log.by_document else ""
+    return f"{wider}; judged on {drawn}, by what {log.made_by} finds{documents}"
+
+
+def _part_text(judgement: Judgement) -> str:
+    """Return that a part of an index was searched, and how the share falls as the index grows."""
+    if judgement.all_rows is None:
+        return ""
+    shares = [f"{part.share.mean:.2f} among {part.candidates:,}" for part in judgement.parts]
+    return (
+        f"; only {judgement.texts:,} of {judgement.all_rows:,} rows were read, and the share falls as an index grows: "
+        f"{', '.join(shares)}"
+    )
 
 
 def compatibility_note(record: RunRecord) -> CompatibilityNote | None:

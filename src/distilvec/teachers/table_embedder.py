@@ -22,7 +22,7 @@ from distilvec.core.similarity import Similarity, SimilaritySource
 from distilvec.core.vectors import evenly_spread, first_dims
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
 from distilvec.data.corpus_files import as_keys, clean_text
-from distilvec.data.origins import COLUMN, names_documents, origin_numbers
+from distilvec.data.origins import COLUMN, document_key, names_documents, origin_numbers
 from distilvec.teachers.agreement import SAME, compare
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import (
@@ -267,6 +267,11 @@ class TableEmbedder:
             vectors.append(rows.vectors["embedding"])
         return texts, np.concatenate(vectors)
 
+    @property
+    def all_rows(self) -> int | None:
+        """Rows of the index of which a part was drawn (`limit`); None where all of them are read."""
+        return None if self.table.notes is None else self.table.notes.all_rows
+
     @cached_property
     def origins(self) -> npt.NDArray[np.int64]:
         """The numbers of the origins of `documents`, [n]: by the table's column of documents, else by shared words."""
@@ -275,10 +280,41 @@ class TableEmbedder:
         for rows in self._distinct_documents(()):
             texts += rows.texts.tolist()
             documents += rows.origins.tolist()
-        is_stated = "origin" in (self.section.columns or {}) or self.table.names.get("origin") == COLUMN
-        if not is_stated and not names_documents(len({str(document) for document in documents}), len(documents)):
+        if not self._names_documents(len({str(document) for document in documents}), len(documents)):
             return origin_numbers(texts)
         return origin_numbers(texts, documents)
+
+    def _names_documents(self, values: int, rows: int) -> bool:
+        """Whether the column of documents names them: it is stated, or ours, or has many values."""
+        is_stated = "origin" in (self.section.columns or {}) or self.table.names.get("origin") == COLUMN
+        return is_stated or names_documents(values, rows)
+
+    @cached_property
+    def named_documents(self) -> int:
+        """The number of documents that the rows are parts of, by their column; 0 where it names none."""
+        if "origin" not in self.table.names:
+            return 0
+        names: set[int] = set()
+        count = 0
+        for rows in self.rows(()):
+            rows = rows.select(_is_text(rows))
+            names.update(document_key(name) for name in set(rows.origins.tolist()))
+            count += len(rows)
+        return len(names) if self._names_documents(len(names), count) else 0
+
+    def document_rows(self, by_name: bool) -> Iterator[tuple[TableRows, npt.NDArray[np.uint64]]]:
+        """All rows with the role of documents and their vectors, batch by batch, and the key of each row's document.
+
+        Without `by_name`, and where a row has no name of its document, rows of one text are a document.
+        """
+        for rows in self.rows(["embedding"]):
+            rows = rows.select(_is_text(rows))
+            keys = np.ascontiguousarray(rows.keys).view(np.uint64).reshape(-1, 2)[:, 0].copy()
+            if by_name:
+                for row, name in enumerate(rows.origins.tolist()):
+                    if name is not None:
+                        keys[row] = document_key(name)
+            yield rows, keys
 
     def _distinct_documents(self, signals: Iterable[str]) -> Iterator[TableRows]:
         """The first row of each text with the role of documents, in order."""

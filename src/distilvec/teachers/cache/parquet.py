@@ -46,12 +46,12 @@ _MAX_BYTES = 1 << 28  # of repeated texts' vectors in memory together
 class IndexNotes:
     """What the copy of an index knows of it, in the metadata of its parts.
 
-    rows: of the index, of which the copy may have a part
+    all_rows: of the index, where `limit` drew a part of them; None for the copy of a whole index
     similarity: as the index states it, or as its store searches where it states none (`is_default`)
     is_quantized: vectors are near the ones that were added
     """
 
-    rows: int
+    all_rows: int | None = None
     similarity: Similarity | None = None
     is_default: bool = False
     is_quantized: bool = False
@@ -66,7 +66,7 @@ class TableRows:
     """Some rows of a table: `keys` V16 [n], `texts` objects [n], `vectors` float32 [n, dim] by signal.
 
     `is_document` bool [n]: the role of the row is document, or it has none. `origins` objects [n]: the name of the
-    document that a row is a part of, None where the table has none.
+    document that a row is a part of, None where the table has none. `numbers` int64 [n]: the row's number in the table.
     """
 
     keys: Keys
@@ -74,6 +74,7 @@ class TableRows:
     vectors: dict[str, Array]
     is_document: Array
     origins: Array
+    numbers: Array
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -81,7 +82,14 @@ class TableRows:
     def select(self, rows: Array | slice) -> TableRows:
         """Some of the rows, by a mask, numbers or a slice."""
         vectors = {name: values[rows] for name, values in self.vectors.items()}
-        return TableRows(self.keys[rows], self.texts[rows], vectors, self.is_document[rows], self.origins[rows])
+        return TableRows(
+            self.keys[rows],
+            self.texts[rows],
+            vectors,
+            self.is_document[rows],
+            self.origins[rows],
+            self.numbers[rows],
+        )
 
 
 class VectorTable:
@@ -140,13 +148,17 @@ class VectorTable:
         columns = {name: self.columns[name] for name in signals}
         parts: tuple[Part, ...] = ("text", "role", "origin")
         text_columns = [self.names[part] for part in parts if part in self.names]
+        first = 0
         for path in self.paths:
-            yield from each_about(self._rows_of_file(path, [*text_columns, *columns.values()], columns), "", path)
+            file_rows = self._rows_of_file(path, [*text_columns, *columns.values()], columns, first)
+            yield from each_about(file_rows, "", path)
+            first += pq.read_metadata(path).num_rows
 
-    def _rows_of_file(self, path: Path, names: list[str], columns: dict[str, str]) -> Iterator[TableRows]:
+    def _rows_of_file(self, path: Path, names: list[str], columns: dict[str, str], first: int) -> Iterator[TableRows]:
         for batch in open_parquet(path).iter_batches(batch_size=_ROWS, columns=names):
             if batch.num_rows:
-                yield self._rows(path, batch, columns)
+                yield self._rows(path, batch, columns, first)
+                first += batch.num_rows
 
     def ids(self, texts: Container[str]) -> dict[str, str]:
         """The id of the first row of each of these texts, its number from 0 in a table without ids."""
@@ -163,6 +175,26 @@ class VectorTable:
                         ids_by_text[text] = str(number if value is None else value)
                     number += 1
         return ids_by_text
+
+    @property
+    def rows_of_files(self) -> int:
+        """Rows of all files, by their metadata."""
+        return sum(pq.read_metadata(path).num_rows for path in self.paths)
+
+    def ids_and_texts(self, numbers: Container[int]) -> dict[int, tuple[str, str]]:
+        """The id and the text of some rows, by their numbers; a row without an id has its number."""
+        rows_by_number: dict[int, tuple[str, str]] = {}
+        columns = [self.names[part] for part in ("text", "id") if part in self.names]
+        number = 0
+        for path in self.paths:
+            for batch in open_parquet(path).iter_batches(columns=columns):
+                for row in range(batch.num_rows):
+                    if number in numbers:
+                        value = batch.column(self.names["id"])[row].as_py() if "id" in self.names else None
+                        text = str(batch.column(self.names["text"])[row].as_py())
+                        rows_by_number[number] = (str(number if value is None else value), text)
+                    number += 1
+        return rows_by_number
 
     def check_conflicts(self, signals: Iterable[str], refuse: bool = True) -> KeyIndex:
         """All keys of the table. DistilvecError for rows of one key with different vectors, unless `refuse` is false.
@@ -225,8 +257,8 @@ class VectorTable:
             problem = f"{self.path} has damaged metadata ({first_line(error)})."
             raise DistilvecError(problem, "Export the table again.") from None
 
-    def _rows(self, path: Path, batch: pa.RecordBatch, columns: dict[str, str]) -> TableRows:
-        """The rows of a batch; a row without a role once for each of `self.roles`."""
+    def _rows(self, path: Path, batch: pa.RecordBatch, columns: dict[str, str], first: int) -> TableRows:
+        """The rows of a batch, from number `first` on; a row without a role once for each of `self.roles`."""
         texts = batch.column(self.names["text"]).to_pylist()
         not_text = [text for text in texts if not isinstance(text, str)]
         if not_text:
@@ -266,6 +298,7 @@ class VectorTable:
             vectors,
             np.array(is_document, dtype=bool),
             origins[numbers],
+            first + np.array(numbers, dtype=np.int64),
         )
 
     def _roles(self, path: Path, batch: pa.RecordBatch) -> list[Role | None]:
@@ -348,7 +381,8 @@ def _join(parts: Sequence[TableRows]) -> TableRows:
     vectors = {name: np.concatenate([part.vectors[name] for part in parts]) for name in parts[0].vectors}
     is_document = np.concatenate([part.is_document for part in parts])
     origins = np.concatenate([part.origins for part in parts])
-    return TableRows(keys, texts, vectors, is_document, origins)
+    numbers = np.concatenate([part.numbers for part in parts])
+    return TableRows(keys, texts, vectors, is_document, origins, numbers)
 
 
 def _append(cache: TeacherCache, rows: TableRows) -> int:

@@ -320,7 +320,8 @@ def _tables(
     count = 0
     metric = reader.metric or reader.default_metric or ""
     is_default = reader.metric is None and reader.default_metric is not None
-    notes = IndexNotes(state.rows, METRICS.get(metric.lower()), is_default, reader.is_quantized).metadata()
+    all_rows = None if is_drawn is None else state.rows
+    notes = IndexNotes(all_rows, METRICS.get(metric.lower()), is_default, reader.is_quantized).metadata()
     for batch in reader.batches(state.after):
         batch_rows = np.arange(len(batch.texts))
         # Rows that were added to the index meanwhile count as its last one

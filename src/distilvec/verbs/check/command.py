@@ -27,13 +27,26 @@ def check(
         str,
         argument("A table or index of vectors, by its path or address (docs/index_formats.md).", key="teacher.vectors"),
     ],
+    queries: Annotated[
+        list[str] | None,
+        option("Real queries, such as a search's log: a file or folder. They decide the verdict. May be repeated."),
+    ] = None,
+    made_by: Annotated[
+        str | None, option("The model or API that made the index: it embeds the --queries, at most 1,000 of them.")
+    ] = None,
+    at_least: Annotated[
+        float | None,
+        option("Exit with status 1 if overlap@10 is lower; by default if the model does not fit.", min=0, max=1),
+    ] = None,
     test: Annotated[
         Path | None, option("Your own judged queries: rows of query and document, a folder or a suite.")
     ] = None,
     sample: Annotated[
         int,
         option(
-            "Search for n stored texts, drawn at random; at most a fifth of the index.", key="evaluation.stored", min=1
+            "Without --queries, search for n stored texts, drawn at random; at most a fifth of the index.",
+            key="evaluation.stored",
+            min=1,
         ),
     ] = 500,
     columns: Annotated[
@@ -71,27 +84,36 @@ def check(
 ) -> None:
     """Judge a model as the query encoder of an index.
 
-    Before a switch; with exit status 1 if it does not fit. No document is embedded again: the model embeds stored
-    texts, which are searched for among the stored vectors.
+    Before a switch; with exit status 1 if it does not fit. No document is embedded again: the model embeds real
+    queries, or stored texts, and searches the stored vectors.
     """
     check_model_path(model, "model")
+    if made_by is not None:
+        check_model_path(made_by, "--made-by")
     check_input(texts, "--texts")
     check_input(test, "--test")
 
     from distilvec.verbs.check.section import index_keys
     from distilvec.verbs.distill.evaluation_data import tested_paths
+    from distilvec.verbs.distill.words import TextName, check_texts, text_paths
 
-    check_outputs([("--json", json_file)], [model, index, texts, *tested_paths(test)])
+    query_names = [TextName(word) for word in queries or []]
+    check_texts(query_names, key="queries")
+    inputs = [model, index, texts, made_by, *text_paths(query_names), *tested_paths(test)]
+    check_outputs([("--json", json_file)], inputs)
 
     column_names = read_columns(columns or [])
     index_keys(index, "index")  # refuses a wrong address before models are loaded
 
-    from distilvec.cli.terminal import print_result, show_problems, show_scores
+    from distilvec.cli.terminal import print_result, show_log, show_problems, show_scores
     from distilvec.verbs.check.check import check as check_model_with_index
 
     result = check_model_with_index(
         model,
         index,
+        queries=query_names or None,
+        made_by=made_by,
+        at_least=at_least,
         test=test,
         sample=sample,
         columns=column_names,
@@ -103,8 +125,11 @@ def check(
         trust_remote_code=trust_remote_code,
     )
     write_result(json_file, result.to_json())
-    show_scores(result.scores)
+    if result.scores:
+        show_scores(result.scores)
+    if result.judgement.log is not None:
+        show_log(result.judgement.log)
     print_result(f"\n{result.advice}\n{result.line}")
     show_problems(result.problems, "--test")
-    if not result.fits:
+    if not result.passes:
         raise typer.Exit(1)

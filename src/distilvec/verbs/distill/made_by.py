@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from distilvec.config.schema import Role, SourceSection
 from distilvec.core.errors import DistilvecError, about, set_by
 from distilvec.core.log import log
 from distilvec.data.sources import read_source
-from distilvec.teachers.agreement import SAME, Agreement, Ids, compare
+from distilvec.teachers.agreement import SAME, Agreement, compare
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import open_maker, open_table
@@ -50,6 +49,16 @@ class Candidate:
         cosine = f"mean cosine {self.cosine:.3f} with the stored vectors"
         return cosine if self.dim == index_dim else f"{cosine}, of its first {index_dim} of {self.dim} dimensions"
 
+    def check(self, index_dim: int) -> None:
+        """Raise DistilvecError if the index's vectors are not this model's: those of queries would not fit."""
+        if not self.same:
+            raise DistilvecError(
+                f"{self.model} has not made the index: {self.result(index_dim)}, expected a mean cosine of {SAME} or "
+                "more. Its vectors of the queries would not fit.",
+                "Name the model or API that made the index, and the prompts it was given.",
+                key="made_by",
+            )
+
 
 def with_maker(request: Request, candidates: Sequence[str], root: Path, refresh: bool) -> Request:
     """Return the request of an index with the model that made it and its prompts, as far as `candidates` tell.
@@ -71,13 +80,8 @@ def with_maker(request: Request, candidates: Sequence[str], root: Path, refresh:
     for candidate in compared:
         log(f"{candidate.model}: {candidate.result(table.dim)}, prompt {candidate.prompt!r}")
     best = compared[0]
-    if not best.same and request.queries is not None:
-        raise DistilvecError(
-            f"{best.model} has not made the index: {best.result(table.dim)}, expected a mean cosine of {SAME} or more. "
-            "Its vectors of the queries would not fit.",
-            "Name the model or API that made the index, and the prompts it was given.",
-            key="made_by",
-        )
+    if request.queries is not None:
+        best.check(table.dim)
     if not best.same:
         reason = "" if best.agreement is None else best.agreement.text
         log(f"none of these models has made all of the index; it is taken without prompts. {reason}".strip())
@@ -102,32 +106,38 @@ def recognize(
 
     A candidate of fewer dims than the index has no cosine, and comes last.
     """
-    with about("teacher"):
-        sample, vectors = index.some_documents(SAMPLE)
-
-    def ids(rows: Sequence[int]) -> list[str]:
-        return index.ids([sample[row] for row in rows])
-
     compared = []
     for name in candidates:
         with about("made_by"), open_maker(name) as model:
-            stated_prompt = (prompts or {}).get("document")
-            tried = ["", *model.prompts.values()] if stated_prompt is None else [stated_prompt]
-            compared.append(_compare(model, name, tried, sample, vectors, ids))
+            compared.append(compare_maker(index, model, name, prompts))
     return sorted(compared, key=lambda candidate: -2 if candidate.cosine is None else candidate.cosine, reverse=True)
 
 
-def _compare(
-    model: ModelEmbedder | ApiEmbedder, name: str, prompts: Sequence[str], texts: list[str], vectors: Any, ids: Ids
+def compare_maker(
+    index: TableEmbedder,
+    model: ModelEmbedder | ApiEmbedder,
+    name: str,
+    prompts: Mapping[str, str] | None = None,
 ) -> Candidate:
-    """Return a candidate with the prompt that comes nearest to the stored vectors, float32 [texts, dim]."""
+    """Embed a sample of stored texts with a model and each of its prompts, or the known "document" of `prompts`.
+
+    The candidate has the prompt that comes nearest to the stored vectors.
+    """
+    with about("teacher"):
+        texts, vectors = index.some_documents(SAMPLE)
+
+    def ids(rows: Sequence[int]) -> list[str]:
+        return index.ids([texts[row] for row in rows])
+
+    stated_prompt = (prompts or {}).get("document")
+    tried = ["", *model.prompts.values()] if stated_prompt is None else [stated_prompt]
     if isinstance(model, ApiEmbedder) and not name.startswith(OPENAI):
         # With the model's name the address stays that of this model when the server gets another one
         name = f"{name.partition('#')[0]}#{model.section.model}"
     if model.dim < vectors.shape[1]:
         return Candidate(name, None, "", dict(model.prompts), model.dim)
     agreements = {}
-    for prompt in dict.fromkeys(prompts):
+    for prompt in dict.fromkeys(tried):
         prompted = [prompt + text for text in texts]
         agreements[prompt] = compare(model.embed_prompted(prompted), vectors, vectors, ids)
     best = max(agreements, key=lambda prompt: agreements[prompt].cosine)

@@ -173,7 +173,6 @@ RESULTS: tuple[tuple[str, str, Draw], ...] = (
     ("surgery", "17m-rank", partial(of_recipe, "small_english.yaml", "17m-rank", None)),
     ("design_rule", "English; sizes", ENGLISH_30K),
     ("design_rule", "English, 1,500 of each source", partial(of_recipe, "sweeps/real_teachers.yaml", None, 1500)),
-    ("design_rule", "English, 1,000 of each source", partial(of_recipe, "sweeps/real_teachers.yaml", None, 1000)),
     ("design_rule", "English, 300 of each source", partial(of_recipe, "sweeps/real_teachers.yaml", None, 300)),
     ("design_rule", "Turkish; sizes", TURKISH_12K),
     (

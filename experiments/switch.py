@@ -1,7 +1,7 @@
 """Keep the index or embed it again: a new query encoder for stored vectors against every other way, on judged queries.
 
     DISTILVEC_DATA=FOLDER python -m experiments.switch index WORK --maker MPNET
-    python -m experiments.switch row WORK --student MINILM --row 5m-3
+    python -m experiments.switch row WORK --maker MPNET --student MINILM --row 5m-3
     python -m experiments.switch again WORK --model MINILM
     python -m experiments.switch bm25 WORK                       needs bm25s, in an environment of its own
     python -m experiments.switch latency WORK                    on a quiet machine
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -51,13 +52,18 @@ Array = np.ndarray[Any, Any]
 DOCUMENTS = 20_000
 TASKS = {"cranfield": "cranfield", "xquad-en": "xquad/en"}
 FILLERS = ("cisi1460", "medline1033", "ag-news-test", "climate-fever-evidence", "science-enwiki")
+LOGS = ("msmarco-passage-dev", "nq-dev", "nq-test", "trec-questions", "webquestions-test")
+LOGGED = 20_000
 QUERIES_TIMED = 200
 PART = 200  # texts that are embedded between two files
 
 
 @dataclass(frozen=True)
 class Row:
-    """A way to get a query encoder: words of `distilvec distill INDEX`, behind the student's name."""
+    """A way to get a query encoder: words of `distilvec distill INDEX`, behind the student's name.
+
+    {queries} is a file of logged queries, {maker} the model that made the index.
+    """
 
     title: str
     words: tuple[str, ...]
@@ -69,6 +75,10 @@ ROWS = {
     "5m-3": Row("5M, 3 minutes of training", ("--size", "5M", "--minutes", "3")),
     "5m-10": Row("5M, 10 minutes of training", ("--size", "5M", "--minutes", "10")),
     "23m-10": Row("23M, 10 minutes of training", ("--minutes", "10")),
+    "23m-10-queries": Row(
+        "23M, 10 minutes of training, with 20,000 logged queries",
+        ("--minutes", "10", "--queries", "{queries}", "--made-by", "{maker}"),
+    ),
 }
 
 
@@ -113,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["index", "row", "again", "bm25", "latency", "score"])
     parser.add_argument("work", type=Path)
-    parser.add_argument("--maker", type=Path, help="index: a folder of sentence-transformers")
+    parser.add_argument("--maker", type=Path, help="index, row: a folder of sentence-transformers")
     parser.add_argument("--model", type=Path, help="again: a folder of sentence-transformers")
     parser.add_argument("--student", help="row: the model that the encoder is made of")
     parser.add_argument("--row", choices=list(ROWS))
@@ -124,7 +134,7 @@ def main() -> None:
     if arguments.action == "index":
         make_index(work, arguments.maker)
     elif arguments.action == "row":
-        train_row(work, arguments.row, arguments.student)
+        train_row(work, arguments.row, arguments.student, arguments.maker)
     elif arguments.action == "again":
         embed_again(work, arguments.model)
     elif arguments.action == "bm25":
@@ -194,11 +204,12 @@ def embedded(model: Path, texts: Sequence[str], role: str, path: Path) -> Array:
 # -- the rows ----------------------------------------------------------------------------------------------------------
 
 
-def train_row(work: Work, name: str, student: str) -> None:
+def train_row(work: Work, name: str, student: str, maker: Path) -> None:
     """Train a query encoder by the command line, and embed the queries by what it saved."""
     folder = work.folder / name
     run = folder / "run"
-    words = ["distill", str(work.index), "--student", student, *ROWS[name].words, "--out", str(run)]
+    further = [word.format(queries=logged_queries(work), maker=maker) for word in ROWS[name].words]
+    words = ["distill", str(work.index), "--student", student, *further, "--out", str(run)]
     command = [sys.executable, "-m", "distilvec", *words]
     if not (folder / "time.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -206,6 +217,17 @@ def train_row(work: Work, name: str, student: str) -> None:
             time_taken = spent(lambda: subprocess.run(command, check=True, stdout=log, stderr=log))
         write_json(folder / "time.json", asdict(time_taken) | {"command": " ".join(words[:1] + words[2:-2])})
     embedded(run / "student", work.queries, "query", folder / "queries")
+
+
+def logged_queries(work: Work) -> Path:
+    """Write the file of logged queries: none of them is a question about XQuAD's paragraphs."""
+    path = work.folder / "queries.txt"
+    if not path.exists():
+        texts = sorted(
+            {text for source in LOGS for text in texts_of("english_queries/english_queries.jsonl.gz", source)}
+        )
+        path.write_text("\n".join(random.Random(0).sample(texts, LOGGED)) + "\n", encoding="utf-8")
+    return path
 
 
 def embed_again(work: Work, model: Path) -> None:

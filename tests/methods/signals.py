@@ -10,7 +10,7 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.student import StudentSection
-from distilvec.core.batch import Alignment, TextBatch
+from distilvec.core.batch import Alignment, PairBatch, TextBatch
 from distilvec.core.outputs import ModelOutputs, OutputSpec, Projections
 from distilvec.core.registry import method_class
 from distilvec.students.build import TeacherInfo, build_student
@@ -36,7 +36,7 @@ def _student(teacher: str, experts: bool, compatible: bool) -> SentenceTransform
 
 
 def labelled_batch(model: SentenceTransformer) -> TextBatch:
-    """Texts of several lengths with three classes and the first tokens as aligned pairs."""
+    """Texts of several lengths with three classes, the first tokens as aligned pairs, and answers of the last three."""
     tokens = model.tokenizer(make_texts(ROWS), padding=True, return_tensors="pt")
     tokens = {key: tokens[key] for key in ("input_ids", "attention_mask")}
     # every text has at least PAIRS tokens, special ones included
@@ -48,6 +48,23 @@ def labelled_batch(model: SentenceTransformer) -> TextBatch:
         torch.zeros(ROWS, dtype=torch.long),
         labels=labels,
         alignment=Alignment(positions.contiguous()),
+        pairs=answered_queries(),
+    )
+
+
+def answered_queries() -> PairBatch:
+    """The last three texts as queries with an answer each, and two mined candidates."""
+    is_query = torch.arange(ROWS) >= ROWS - 3
+    answers = (torch.arange(ROWS) - (ROWS - 3)).clamp(min=0)
+    may_be_negative = answers[:, None] != torch.arange(5)
+    return PairBatch(
+        is_query=is_query,
+        answers=answers,
+        weights=torch.ones(ROWS),
+        candidates=torch.randn(5, 24, generator=torch.Generator().manual_seed(2)),
+        log_frequency=torch.zeros(5),
+        may_be_negative=may_be_negative,
+        is_mined=(torch.arange(5) >= 3).expand(ROWS, 5).contiguous(),
     )
 
 

@@ -10,6 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 import architectures
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from jobs import train
 from labelled import write_task
@@ -152,6 +154,16 @@ def tiny_corpus(recipe, folder):
         (folder / f"{language}.txt").write_text("\n".join(part), encoding="utf-8")
     sources = ", ".join(f"{{path: {folder / name}.txt, language: {name}}}" for name in languages)
     return [f"corpus.sources=[{sources}]", f"corpus.validation_rows={BATCH}"]
+
+
+def tiny_index(model, folder):
+    """Overrides that name an index of generated texts, and clicks on it."""
+    path, clicks = folder / "index.parquet", folder / "clicks.csv"
+    texts = make_texts(150)
+    pq.write_table(pa.table({"text": texts, "embedding": list(load(model, device="cpu").encode(texts))}), path)
+    rows = [f"query {number},{number}" for number in range(2 * BATCH)]
+    clicks.write_text("\n".join(["query,id", *rows]))
+    return [f"teacher={{vectors: {path}}}", f"pairs={clicks}", f"corpus.validation_rows={BATCH}"]
 
 
 def tiny_student(recipe, model):
@@ -310,11 +322,14 @@ def test_trains_on_tiny_models(path, variant, published, tiny_model, dense_model
     data, teacher = (
         (tiny_corpus(recipe, shared), tiny_model) if recipe.task is None else tiny_task(recipe, tiny_model, shared)
     )
+    sources = [f"teacher={{model: {teacher}, max_length: 32, live: {recipe.teacher.live}}}", *data]
+    if recipe.pairs is not None:
+        sources = tiny_index(tiny_model, shared)
     tiny = recipes.load(
         path,
         variant,
         [
-            f"teacher={{model: {teacher}, max_length: 32, live: {recipe.teacher.live}}}",
+            *sources,
             *([f"more_teachers=[{{model: {tiny_model}, max_length: 32}}]"] if recipe.more_teachers else []),
             *tiny_student(recipe, tiny_model),
             f"student.layers={tiny_layers(recipe) or 'null'}",
@@ -322,7 +337,6 @@ def test_trains_on_tiny_models(path, variant, published, tiny_model, dense_model
             *tiny_vocabulary(recipe),
             *(["student.embedding.rank=8"] if recipe.student.embedding else []),
             *(["student.intermediate_size=8"] if recipe.student.intermediate_size else []),
-            *data,
             f"cache.root={shared / 'cache'}",
             f"train.batch_size={BATCH}",
             "train.max_steps=2",

@@ -313,6 +313,24 @@ class TaskSection(Section):
         return self.name or _stem(self.path.name)
 
 
+class PairsSection(Section):
+    """Queries with stored documents that answer them, such as clicks (docs/methods/clicks.md)."""
+
+    text_key = "path"
+    path: Path = key(..., "a table with query and id, or with anchor and positive; or a folder with queries and qrels")
+    columns: dict[Literal["query", "id", "document", "negative", "count", "position", "time"], str] = key(
+        {}, "its names of the columns; found by name when left out"
+    )
+    propensity: list[Annotated[float, Field(gt=0, le=1)]] | None = key(
+        None, "share of searches in which positions 1, 2, ... are looked at; clicks count by its inverse", min_length=1
+    )
+    most: int = key(50, "train on at most n pairs of one document, drawn by seed", gt=0)
+    negatives: int = key(
+        4, "negatives of each answer: its nearest stored documents, and at most as many stated ones", ge=1, le=100
+    )
+    seed: Seed = key(0, "of validation queries and of pairs beyond the most")
+
+
 class CacheSection(Section):
     """Folder and format of teacher vectors. Without `path` the folder is `root`/teachers/TEACHER-FINGERPRINT."""
 
@@ -423,6 +441,7 @@ class Recipe(Section):
     student: StudentSection
     corpus: CorpusSection | None = None
     task: TaskSection | None = key(None, "instead of a corpus: a labelled task")
+    pairs: PairsSection | None = key(None, "queries and the stored documents that answer them, such as clicks")
     cache: CacheSection = CacheSection()
     method: MethodSection
     train: TrainSection = TrainSection()

@@ -41,6 +41,29 @@ class Alignment:
 
 
 @dataclass(frozen=True)
+class PairBatch:
+    """Stored documents that answer the queries of a batch, and others that do not.
+
+    `is_query` tells queries from texts that have no answers. `answers` are rows of `candidates`, the stored vectors; 0
+    for other texts. `may_be_negative`: the candidate is no known answer of the query. `is_mined`: it was chosen for its
+    likeness to an answer, so it may be an answer that nobody has clicked. `log_frequency`: of the candidate among all
+    answers, 0 at its mean. `weights` of the queries' losses have the mean 1.
+    """
+
+    is_query: Bool[Tensor, " batch"]
+    answers: Int[Tensor, " batch"]
+    weights: Float[Tensor, " batch"]
+    candidates: Float[Tensor, "candidates dim"]
+    log_frequency: Float[Tensor, " candidates"]
+    may_be_negative: Bool[Tensor, "batch candidates"]
+    is_mined: Bool[Tensor, "batch candidates"]
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> PairBatch:
+        """Return the pairs with their tensors moved."""
+        return PairBatch(*(move(value) for value in vars(self).values()))
+
+
+@dataclass(frozen=True)
 class TextBatch:
     """A micro-batch of the corpus.
 
@@ -50,6 +73,7 @@ class TextBatch:
     `token_type_ids` for pairs in one input. `labels` are one per example: int64 classes, or float32 scores from 0 to 1,
     or, where a text has several classes, a row of float32 zeros and ones; `is_missing` finds those not used.
     `score_range` is the greatest less the least score in the task's own scale.
+    `pairs`: with them some texts are queries of no corpus row: their row is -1, and no teacher's outputs are theirs.
     """
 
     rows: Int[Tensor, " batch"]
@@ -60,6 +84,7 @@ class TextBatch:
     texts_per_example: int = 1
     score_range: float = 1.0
     alignment: Alignment | None = None
+    pairs: PairBatch | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -82,9 +107,9 @@ class TextBatch:
         return (steps[:, None] + examples).flatten()
 
     def part(self, first: int, end: int) -> TextBatch:
-        """Return the batch of examples `first` to `end` - 1, padded as this one is."""
+        """Return the batch of examples `first` to `end` - 1, padded as this one is, without its pairs."""
         rows = self.rows_of(first, end)
-        found = replace(self, labels=None)._moved(lambda value: value[rows])
+        found = replace(self, labels=None, pairs=None)._moved(lambda value: value[rows])
         texts = None if self.texts is None else [self.texts[row] for row in rows.tolist()]
         return replace(found, texts=texts, labels=None if self.labels is None else self.labels[first:end])
 
@@ -104,4 +129,5 @@ class TextBatch:
             sources=move(self.sources),
             labels=None if self.labels is None else move(self.labels),
             alignment=None if self.alignment is None else self.alignment.moved(move),
+            pairs=None if self.pairs is None else self.pairs.moved(move),
         )

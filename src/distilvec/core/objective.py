@@ -66,6 +66,9 @@ class Objective(nn.Module):
             documents.
         max_teachers: the most teachers that `forward` can read; None: any number.
         needs_fixed_batch: True if examples are compared with each other, so that batches need a fixed number of rows.
+        reads_pairs: True if it learns from queries and stored documents that answer them (`batch.pairs`). It may lead
+            away from the teacher's vectors, so their distance does not rank its students: the last one is compared
+            with the start on pairs that it has not seen.
         trains_dims: True if it trains the first dimensions of the vectors that `student.dims` names (Matryoshka).
         head: of a labelled task; `student.logits` are its outputs.
         matmul_dtype: of large products: bf16 if the run trains in bf16, else None. The trainer sets it when the
@@ -79,6 +82,7 @@ class Objective(nn.Module):
     in_teacher_space: bool = True
     max_teachers: int | None = 1
     needs_fixed_batch: bool = False
+    reads_pairs: bool = False
     trains_dims: bool = False
     citation: str = ""
     head: nn.Module | None

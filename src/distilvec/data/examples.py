@@ -187,7 +187,7 @@ def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder:
     }
     meta = {"fingerprint": name, **describe(report, prompts, [section]), "paired": _is_joint(section)}
     is_trained = np.isin(np.arange(count), rows[~is_validation])
-    _write_corpus(folder / "corpus", list(row_of_text), prompts.get(section.role, ""), is_trained, meta)
+    write_corpus(folder / "corpus", list(row_of_text), prompts.get(section.role, ""), is_trained, meta)
     return {"name": section.label, "kind": section.type, "classes": classes, "scale": scale}
 
 
@@ -200,7 +200,7 @@ def _classes(section: TaskSection, targets: Targets) -> list[str]:
     return sorted(set(targets))
 
 
-def _write_corpus(
+def write_corpus(
     folder: Path, texts: list[str], prompt: str, is_trained: npt.NDArray[np.bool_], meta: dict[str, Any]
 ) -> None:
     """Write the texts as a corpus of one source."""

@@ -5,9 +5,7 @@ Every reader raises DistilvecError with the file, the line, the expected and the
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -16,19 +14,15 @@ import numpy as np
 
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, about
-from distilvec.data.readers import MAPPING, TABLES, ClassName, Row, extension, read_lines, read_rows
+from distilvec.data.judgements import judgements_file, read_judgements, texts_by_id
+from distilvec.data.readers import ClassName
 from distilvec.data.row_splits import draw_training_rows
 from distilvec.data.task_rows import (
     TableOptions,
-    find_table,
-    id_text,
     label_of,
-    need_columns,
     number_of,
-    shown_value,
     some_of,
     table_rows,
-    text_of,
     texts_of,
 )
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, make_retrieval
@@ -37,15 +31,6 @@ KEY = "suite"
 Titles = Literal["always", "unless_repeated", "never"]
 OwnDocuments = Literal["same_text", "leave_out", "keep"]
 TEST_SPLIT = TableOptions()
-_JUDGEMENT_COLUMNS = ("query-id", "corpus-id", "score")
-_JUDGEMENT_NAMES = {
-    "query_id": "query-id", "qid": "query-id",
-    "corpus_id": "corpus-id", "doc_id": "corpus-id", "doc-id": "corpus-id", "docid": "corpus-id",
-    "relevance": "score", "rel": "score",
-}  # fmt: skip
-_JUDGEMENT_FIX = "Give it these columns, or the four of TREC without a header."
-_NAMED_COLUMNS = (".jsonl", ".csv", ".parquet", MAPPING)  # columns by name, always with a header
-_TREC_COLUMNS = ("query-id", "iteration", "corpus-id", "score")
 
 
 def load_sts(name: str, path: Path, options: TableOptions = TEST_SPLIT, role: Role = "document") -> StsTask:
@@ -152,8 +137,8 @@ def load_retrieval(
 
             fix = how_to_get(path) or "Expected a folder with corpus, queries and qrels.tsv."
             raise DistilvecError(f"folder not found: {path}.", fix, key=KEY)
-        corpus, queries = _texts_by_id(path, "corpus"), _texts_by_id(path, "queries")
-        file = _judgements_file(path, split, qrels)
+        corpus, queries = texts_by_id(path, "corpus"), texts_by_id(path, "queries")
+        file = judgements_file(path, split, qrels)
         judgements: dict[tuple[str, str], float] = {}
         differing = set()
         for pair, score in read_judgements(file):
@@ -174,27 +159,6 @@ def load_retrieval(
         note = f"{len(differing)} of {len(judgements)} judgements repeat with different scores; the highest counts"
         task = replace(task, warnings=(*task.warnings, note))
     return task
-
-
-def _judgements_file(folder: Path, split: str, qrels: str | None) -> Path:
-    """The file of a folder's judgements: the one that is named, else the table `qrels`, else that of the split."""
-    if qrels is not None:
-        if (folder / qrels).is_file():
-            return folder / qrels
-        raise DistilvecError(
-            f"{folder} has no judgements. Expected {os.path.relpath(folder / qrels, folder)}.", key=KEY
-        )
-    for place, stem in ((folder, "qrels"), (folder / "qrels", split)):
-        file = find_table(place, stem) or place / f"{stem}.txt"
-        if file.is_file():
-            return file
-    splits = sorted(path.name for path in (folder / "qrels").glob("*"))
-    hint = f"; found {some_of(f'qrels/{name}' for name in splits)}" if splits else ""
-    raise DistilvecError(
-        f"{folder} has no judgements: expected qrels.tsv or qrels/{split}.tsv{hint}.",
-        "Name the split, or the file with qrels.",
-        key=KEY,
-    )
 
 
 def join_title(title: str, text: str, titles: Titles = "always") -> str:
@@ -218,71 +182,3 @@ def _training_rows(labels: list[str], limit: int | None, seed: int, path: Path) 
             f"{path}: train_limit is {limit}, but there are {count} labels.", "Keep at least one row of each.", key=KEY
         )
     return draw_training_rows(labels, limit, seed)
-
-
-def _texts_by_id(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
-    """Title and text of every row of a corpus or queries file, by id."""
-    file = find_table(folder, stem)
-    if file is None:
-        raise DistilvecError(
-            f"{folder} has no {stem} file. Expected {stem} with an ending of {', '.join(TABLES)}.", key=KEY
-        )
-    texts: dict[str, tuple[str, str]] = {}
-    for line, row in read_rows(file):
-        key, title = row.get("id") if row.get("id") is not None else row.get("_id"), row.get("title")
-        if not isinstance(key, (str, int, float)) or "text" not in row:
-            raise DistilvecError(
-                f"{line} needs columns id (or _id) and text; found {some_of(row)}.", "Add them.", key=KEY
-            )
-        if isinstance(title, (dict, list)):
-            raise DistilvecError(f"{line} has {shown_value(title)} in column title. Expected a text.", key=KEY)
-        key = id_text(key)
-        if key in texts:
-            raise DistilvecError(f"{line} repeats the id '{key}'. Ids must be distinct.", key=KEY)
-        title, text = text_of(str(title or ""), line, "title"), text_of(row["text"], line, "text")
-        texts[text_of(key, line, "id")] = (title, text)
-    if not texts:
-        raise DistilvecError(f"{file} holds no rows. Expected one a line.", key=KEY)
-    return texts
-
-
-def read_judgements(path: Path) -> Iterator[tuple[tuple[str, str], float]]:
-    """Yield query id and document id, and the score, of every judgement.
-
-    A table has the columns query-id, corpus-id and score. Other files have a judgement a line, with tabs or spaces
-    between the fields: below a header, or without one those of BEIR's columns, or of TREC (query, iteration, document,
-    score). Errors: DistilvecError with the line.
-    """
-    for where, row in _judgement_rows(path):
-        need_columns(row, _JUDGEMENT_COLUMNS, where, _JUDGEMENT_FIX)
-        yield (id_text(row["query-id"]), id_text(row["corpus-id"])), number_of(row["score"], where, "score")
-
-
-def _judgement_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    if extension(path).removesuffix(".gz").removesuffix(".zst") in _NAMED_COLUMNS:
-        for where, row in read_rows(path):
-            yield where, {_JUDGEMENT_NAMES.get(name, name): value for name, value in row.items()}
-        return
-    names: tuple[str, ...] = ()
-    for where, line in read_lines(path):
-        if not line.strip():
-            continue
-        fields = line.strip("\r\n").split("\t") if "\t" in line else line.split()
-        if not names:
-            if not _is_number(fields[-1]):
-                names = tuple(_JUDGEMENT_NAMES.get(name.strip(), name.strip()) for name in fields)
-                need_columns(dict.fromkeys(names), _JUDGEMENT_COLUMNS, where, _JUDGEMENT_FIX)
-                continue
-            names = _TREC_COLUMNS if len(fields) == len(_TREC_COLUMNS) else _JUDGEMENT_COLUMNS
-        if len(fields) != len(names):
-            problem = f"{where}: {len(fields)} fields; expected {', '.join(names)}."
-            raise DistilvecError(problem, "Separate them by tabs or spaces.")
-        yield where, dict(zip(names, fields, strict=True))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from distilvec.core.similarity import Similarity
+
+SAME_DOCUMENT = 0.95  # cosine of two stored vectors, above which one answers what the other answers
+MOST_LIKE_ANSWER = 0.95  # of the answer's score; a mined negative above it may be an answer that nobody has judged
 
 
 def info_nce(
@@ -26,3 +31,50 @@ def info_nce(
         similarities = similarities.where(is_candidate, -torch.inf)
     own_positive = torch.arange(len(anchors), device=anchors.device)
     return F.cross_entropy(similarities, own_positive, reduction="none")
+
+
+def answer_loss(
+    scores: Float[Tensor, "batch candidates"],
+    answers: Int[Tensor, " batch"],
+    is_negative: Bool[Tensor, "batch candidates"],
+    log_frequency: Float[Tensor, " candidates"],
+) -> Float[Tensor, " batch"]:
+    """Return -log softmax(score - log frequency) at each query's answer, over the answer and its negatives.
+
+    A document is met as a negative as often as it is an answer, which would punish popular ones; the correction takes
+    that back (Yi et al. 2019, Sampling-bias-corrected neural modeling, section 3).
+    """
+    is_candidate = is_negative.scatter(1, answers[:, None], True)
+    return F.cross_entropy((scores - log_frequency).where(is_candidate, -torch.inf), answers, reduction="none")
+
+
+def true_negatives(
+    cosines: Float[Tensor, "batch candidates"],
+    likeness: Float[Tensor, "batch candidates"],
+    answers: Int[Tensor, " batch"],
+    may_be_negative: Bool[Tensor, "batch candidates"],
+    is_mined: Bool[Tensor, "batch candidates"],
+) -> Bool[Tensor, "batch candidates"]:
+    """Say which candidates are negatives of each query.
+
+    None is one whose stored vector has a cosine above SAME_DOCUMENT with the answer's (`likeness`). A mined one must
+    have at most MOST_LIKE_ANSWER of the answer's cosine with the query (NV-Retriever, Moreira et al. 2024).
+    """
+    limits = MOST_LIKE_ANSWER * cosines.gather(1, answers[:, None])
+    return may_be_negative & (likeness <= SAME_DOCUMENT) & ~(is_mined & (cosines > limits))
+
+
+def search_scores(
+    queries: Float[Tensor, "batch dim"], documents: Float[Tensor, "candidates dim"], similarity: Similarity
+) -> Float[Tensor, "batch candidates"]:
+    """Return scores that rank documents as an index does, of about the size of cosines.
+
+    Lengths are those of the stored vectors, over their mean.
+    """
+    if similarity == "cosine":
+        return F.normalize(queries, dim=-1) @ F.normalize(documents, dim=-1).T
+    documents = documents / documents.norm(dim=-1).mean().clamp_min(1e-12)
+    products = F.normalize(queries, dim=-1) @ documents.T
+    if similarity == "dot":
+        return products
+    return products - documents.square().sum(-1) / 2

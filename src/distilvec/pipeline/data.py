@@ -7,15 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from distilvec.alignment.store import AlignmentStore
+from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.job import Job, Teacher
+from distilvec.pipeline.objectives import required_outputs
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher, LiveTeacher, NoTeacher, SeveralTeachers
 from distilvec.teachers.embedder import BatchTeacher
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.dataset import TrainingData
+from distilvec.train.pairs import PairedData
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,25 @@ class PreparedData:
     tokens: TokenStore
     alignment: AlignmentStore | None
     teachers: tuple[ReadyTeacher, ...]
+    query_tokens: TokenStore | None = None  # of the job's pairs
 
     def training_data(self, required: OutputSpec) -> TrainingData:
         """Return rows of the corpus, or examples of the task, with their tokens and these outputs of every teacher."""
         teachers = [teacher.signals_for(required) for teacher in self.teachers]
         return training_data(self.job, self.tokens, self.alignment, teachers, required)
+
+    def data_of(self, objective: Objective) -> TrainingData:
+        """Return what a stage with this objective trains on: `training_data`, with pairs where it reads them."""
+        data = self.training_data(required_outputs(objective, self.job.examples))
+        return with_pairs(self.job, objective, data, self.query_tokens)
+
+
+def with_pairs(job: Job, objective: Objective, data: TrainingData, query_tokens: TokenStore | None) -> TrainingData:
+    """Return the data with the job's pairs, if the objective reads them."""
+    if not objective.reads_pairs:
+        return data
+    assert job.pairs is not None and query_tokens is not None
+    return PairedData.of(data, job.pairs, query_tokens)
 
 
 def training_data(

@@ -20,6 +20,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.examples import Examples
+from distilvec.data.pairs import StoredPairs
 from distilvec.evaluation.tasks import Task
 from distilvec.pipeline.texts import StudentVocabulary
 from distilvec.remote.meter import read_counts
@@ -160,9 +161,9 @@ class Job:
 
     `recipe` has the indexes of teachers as local tables, `stated` as they were named: it is kept in the run folder.
     `student` describes the untrained student, `student_length` is its maximum input in tokens. `vocabulary` is that of
-    `student.vocabulary`, None if the backbone keeps its own. Without labels `examples` is None. `loaded`
-    holds the models that are in memory already. `student_content` hashes the files that the untrained student is made
-    from.
+    `student.vocabulary`, None if the backbone keeps its own. Without labels `examples` is None; without queries and
+    their answers `pairs` is. `loaded` holds the models that are in memory already. `student_content` hashes the files
+    that the untrained student is made from.
     """
 
     recipe: Recipe
@@ -172,6 +173,7 @@ class Job:
     stages: tuple[Stage, ...]
     tasks: tuple[Task, ...]
     examples: Examples | None
+    pairs: StoredPairs | None
     corpus: Corpus
     vocabulary: StudentVocabulary | None
     student: StudentInfo
@@ -205,6 +207,8 @@ class Job:
             weights = [teacher.section.weight for teacher in self.teachers]
             vectors = [f"{name} {weight}" for name, weight in zip(vectors, weights, strict=True)]
         corpus = self.corpus.fingerprint
+        if self.pairs is not None:
+            corpus += f" {self.pairs.fingerprint}"
         return training_fingerprint(self.recipe, self.stages, "+".join(vectors), corpus, self.student_content)
 
 

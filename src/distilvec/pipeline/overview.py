@@ -34,9 +34,10 @@ from distilvec.pipeline.caches import (
     reads_tokens,
     token_source,
 )
-from distilvec.pipeline.data import ReadyTeacher, training_data
+from distilvec.pipeline.data import ReadyTeacher, training_data, with_pairs
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.objectives import make_objective, required_outputs
+from distilvec.pipeline.prepare import tokenize
 from distilvec.pipeline.student import trainable
 from distilvec.pipeline.train import measure_pace, steps_in_minutes
 from distilvec.teachers.cache.fill import compute_tokens, in_order
@@ -249,6 +250,8 @@ def measure_stage(
     objective = make_objective(stage, job.context)
     required = required_outputs(objective, job.examples)
     data = training_data(job, tokens, alignment, [teacher.signals_for(required) for teacher in teachers], required)
+    query_tokens = None if job.pairs is None else tokenize(job, job.pairs.corpus, student)
+    data = with_pairs(job, objective, data, query_tokens)
     pace = measure_pace(encoder, objective, data, train)
     if train.minutes is None:
         steps = planned_steps(train, pace.steps_an_epoch)
@@ -265,6 +268,8 @@ def overview(job: Job) -> list[tuple[str, str]]:
     lines = [("teacher", _teacher(teacher)) for teacher in job.teachers]
     lines.append(("student", _student(job)))
     lines.append(("texts", _texts(job)))
+    if job.pairs is not None:
+        lines.append(("pairs", job.pairs.line))
     if (missing := missing_role(job)) is not None:
         lines.append(("roles", missing))
     cached = [teacher for teacher in job.teachers if not teacher.live]

@@ -80,6 +80,7 @@ def prepare_data(job: Job, student: SentenceTransformer) -> PreparedData:
     with main_first():
         log_live(job)
         tokens = tokenize(job, job.corpus, student)
+        query_tokens = None if job.pairs is None else tokenize(job, job.pairs.corpus, student)
         alignment: AlignmentStore | None = None
         ready = []
         begin_phase(TEACHER)
@@ -87,7 +88,7 @@ def prepare_data(job: Job, student: SentenceTransformer) -> PreparedData:
             ready_teacher, pairs = prepare_teacher(job, teacher, text_tokenizer(student))
             ready.append(ready_teacher)
             alignment = alignment or pairs
-    return PreparedData(job, tokens, alignment, tuple(ready))
+    return PreparedData(job, tokens, alignment, tuple(ready), query_tokens)
 
 
 def cached_teachers(job: Job) -> list[Teacher]:

@@ -56,7 +56,7 @@ from distilvec.report.record import (
 )
 from distilvec.report.sections.compression import averaged_tasks, mean_rows
 from distilvec.report.values import Marks, Report
-from distilvec.report.verdicts import dropped_sentence
+from distilvec.report.verdicts import dropped_sentence, pairs_sentence
 from distilvec.train.accelerator import uses_bf16
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import ShippedNumbers
@@ -82,6 +82,14 @@ def publish(job: Job, training: Training, report: Report) -> FinishedRun:
     if layer is not None and record.training is not None:
         origin = "ridge" if f"student.{layer}" in start.ridge_distances else "random"
         record = replace(record, training=replace(record.training, linear_layer=origin))
+
+    if training.pairs is not None and record.training is not None:
+        # The decision on the stage says more than that it brought nothing
+        last = replace(stage_record(*stages[-1]), dropped=False)
+        others = [*record.training.stages[:-1], last]
+        sentences = [dropped_sentence(training.state, False, others), pairs_sentence(training.pairs)]
+        shipped = " ".join(sentence for sentence in sentences if sentence is not None)
+        record = replace(record, training=replace(record.training, shipped=shipped))
 
     if record.cuts and report.compression is not None:
         record = replace(record, cut_tasks=averaged_tasks(report.compression.rows))

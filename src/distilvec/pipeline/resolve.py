@@ -17,10 +17,12 @@ from distilvec.core.files import user_cache
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.registry import method_class
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import HeadInfo, TaskHead
 from distilvec.data.corpus import Corpus, with_prompts
 from distilvec.data.examples import Examples
+from distilvec.data.pairs import StoredPairs
 from distilvec.evaluation.tasks import Task
 from distilvec.pipeline.caches import find_cache
 from distilvec.pipeline.decide import (
@@ -104,10 +106,11 @@ class _DescribedTeacher:
 
 @dataclass(frozen=True)
 class _Texts:
-    """What a job reads: tasks of the evaluation, labeled examples if the recipe has a task, and the corpus."""
+    """What a job reads: tasks of the evaluation, labeled examples if the recipe has a task, pairs, and the corpus."""
 
     tasks: list[Task]
     examples: Examples | None
+    pairs: StoredPairs | None
     corpus: Corpus
 
 
@@ -255,7 +258,12 @@ def _load_texts(recipe: Recipe, teacher: TeacherInfo, store: ArtifactStore) -> _
     tasks = load_tasks(recipe.evaluation, store, recipe.teacher)
     examples = load_examples(recipe, teacher, store)
     corpus = examples.corpus if examples is not None else load_corpus(recipe, teacher, tasks, store)
-    return _Texts(tasks, examples, corpus)
+    pairs = None
+    if recipe.pairs is not None:
+        from distilvec.pipeline.pairs import load_pairs
+
+        pairs = load_pairs(recipe, recipe.pairs, store)
+    return _Texts(tasks, examples, pairs, corpus)
 
 
 def _describe_recorded(
@@ -292,6 +300,7 @@ def _make_job(parts: _Parts) -> Job:
         stages=needs.stages,
         tasks=tuple(parts.texts.tasks),
         examples=parts.texts.examples,
+        pairs=parts.texts.pairs,
         corpus=parts.texts.corpus,
         vocabulary=parts.vocabulary,
         student=parts.student,
@@ -319,9 +328,16 @@ def _find_requirements(parts: _Parts) -> _Requirements:
     """Build the objectives once to learn what they require of a teacher, and what they leave open of the student."""
     recipe, examples = parts.recipe, parts.texts.examples
     rows = len(parts.texts.corpus.train_rows) if examples is None else len(examples.labeled)
-    stages = [
-        with_length(stage, rows, examples is not None) for stage in training_stages(recipe, RunFolder(parts.folder))
-    ]
+    stages = []
+    for stage in training_stages(recipe, RunFolder(parts.folder)):
+        pairs = _pairs_of(stage, parts.texts.pairs)
+        stages.append(with_length(stage, rows if pairs is None else len(pairs), examples is not None))
+    for stage in stages[:-1]:
+        if _pairs_of(stage, parts.texts.pairs) is not None:
+            problem = f"stage {stage.name} learns from pairs, and another stage follows."
+            raise DistilvecError(problem, "Put it last: where it brings nothing, the one before ships.", key="stages")
+    if parts.texts.pairs is not None and all(_pairs_of(stage, parts.texts.pairs) is None for stage in stages):
+        raise DistilvecError("no method of the recipe reads pairs.", "Add a stage with the method clicks.", key="pairs")
     heads, infos = [], []
     other_task: DistilvecError | None = None  # a head of another task, which a method that reads no teacher ignores
     for teacher in parts.teachers:
@@ -349,6 +365,17 @@ def _find_requirements(parts: _Parts) -> _Requirements:
         raise other_task
     student = with_dropout_choice(recipe.student, objectives)
     return _Requirements(tuple(stages), context, heads, outputs, student)
+
+
+def _pairs_of(stage: Stage, pairs: StoredPairs | None) -> StoredPairs | None:
+    """Return the pairs that a stage trains on, None if its method reads none."""
+    method = stage.recipe.method.name
+    if not method_class(method).reads_pairs:
+        return None
+    if pairs is None:
+        problem = f"{method} learns from queries and the stored documents that answer them; the recipe has none."
+        raise DistilvecError(problem, "Name a file: pairs=clicks.csv (--pairs).", key="pairs")
+    return pairs
 
 
 def _make_teacher(

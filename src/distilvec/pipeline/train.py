@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
+from pydantic import TypeAdapter
 
 from distilvec.config.training import TrainSection
 from distilvec.core.errors import Stopped, about
@@ -24,7 +25,7 @@ from distilvec.core.run_folder import TrainingFolder
 from distilvec.core.task_head import TaskHead
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.objectives import make_objective, required_outputs
+from distilvec.pipeline.objectives import make_objective
 from distilvec.pipeline.prepare import Prepared
 from distilvec.pipeline.start import has_new_layer
 from distilvec.pipeline.student import fitting_texts, student_similarity, trainable
@@ -42,15 +43,22 @@ from distilvec.train.start import BEHIND_LAYER_RATE, HIGHEST_RATE
 from distilvec.train.trainer import Trainer, TrainingHooks, steps_between
 from distilvec.train.validation import padded_tokens, validate
 
+if TYPE_CHECKING:
+    from distilvec.evaluation.pairs import PairJudgement
+
 FORMAT = 3  # of training.json
 
 
 @dataclass(frozen=True)
 class Training:
-    """A finished training: the progress of every stage, and what validation says of the student that ships."""
+    """A finished training: the progress of every stage, and what validation says of the student that ships.
+
+    `pairs`: the decision on a stage that learns from pairs.
+    """
 
     stages: tuple[Progress, ...]
     shipped: ShippedNumbers
+    pairs: PairJudgement | None = None
 
     @property
     def state(self) -> Progress:
@@ -71,7 +79,12 @@ def finished_training(job: Job) -> Training | None:
     content = read_json(path, "Delete it and run the same recipe again.")
     if content.get("format") != FORMAT or content.get("fingerprint") != job.fingerprint:
         return None
-    return _training(job, [read_progress(stage) for stage in content["stages"]])
+    judgement = None
+    if content.get("pairs") is not None:
+        from distilvec.evaluation.pairs import PairJudgement
+
+        judgement = TypeAdapter(PairJudgement).validate_python(content["pairs"])
+    return _training(job, [read_progress(stage) for stage in content["stages"]], judgement)
 
 
 def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> Training:
@@ -82,6 +95,7 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
     highest_rate = BEHIND_LAYER_RATE if has_new_layer(job) else HIGHEST_RATE
     encoder: Encoder | None = prepared.student
     finished: list[Progress] = []
+    judgement = None
     before = None
     for stage in job.stages:
         progress = stage_progress(stage, job.fingerprint)
@@ -97,7 +111,7 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
         else:
             take_over(encoder, objective, stage, before, job.fingerprint)
 
-        data = prepared.data.training_data(required_outputs(objective, job.examples))
+        data = prepared.data.data_of(objective)
         settings = stage.recipe.train
         if settings.minutes is not None:
             settings = with_measured_steps(stage, encoder, objective, data, job.fingerprint)
@@ -116,20 +130,45 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
         if stage.last and not (was_finished and job.files.last.exists()):
             save(job, encoder, objective, "last")
 
+        if objective.reads_pairs:
+            start = trainable(job, prepared.start.student(job))
+            if before is not None:
+                take_over(start, make_objective(stage, job.context), stage, before, job.fingerprint)
+            judgement = judge_pairs(job, stage, start, encoder)
+            if not max_over_ranks(judgement is not None and judgement.is_kept):
+                trainer.state.best_step = 0
+                save(job, start, objective, "student")
+
         finished.append(trainer.state)
         before = stage
         encoder = None  # the next stage begins with a student of its own: this one may be sharded, or compiled
     if is_main():
         # After the students: with this file the training counts as finished, and needs no checkpoint any more
         content = {"format": FORMAT, "fingerprint": job.fingerprint, "stages": [asdict(stage) for stage in finished]}
+        if judgement is not None:
+            content["pairs"] = asdict(judgement)
         path = job.files.training_result
         write_json(path, content, sealed=True)
-    return _training(job, finished)
+    return _training(job, finished, judgement)
 
 
-def _training(job: Job, stages: Sequence[Progress]) -> Training:
+def _training(job: Job, stages: Sequence[Progress], judgement: PairJudgement | None) -> Training:
     shipped = shipped_numbers([stage.folder.metrics for stage in job.stages], stages[-1].best_step)
-    return Training(tuple(stages), shipped)
+    return Training(tuple(stages), shipped, judgement)
+
+
+def judge_pairs(job: Job, stage: Stage, start: Encoder, trained: Encoder) -> PairJudgement | None:
+    """Judge a stage that learns from pairs, and log the decision; None in all processes but the main one."""
+    from distilvec.pipeline.pairs import judge_stage
+    from distilvec.report.verdicts import pairs_sentence
+
+    with whole_model(trained) as model:
+        if model is None:
+            return None
+        before = merged(start.model).to(model.device)
+        judgement = judge_stage(job, stage.name or stage.recipe.method.name, before, merged(model))
+    log(pairs_sentence(judgement))
+    return judgement
 
 
 def remove_checkpoints(job: Job) -> None:

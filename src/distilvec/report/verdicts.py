@@ -1,6 +1,7 @@
 """Every judgement in words, the same on terminal, page and card: what a number means, and what follows from it.
 
 - make_verdict: the sentence that the report of a student begins with, and its numbers
+- pairs_sentence: what clicks have brought, and whether their stage was dropped
 - dropped_sentence: a training, or a stage of it, that brought nothing
 - overlap_sentence, compatibility_note: the judgement by overlap@10, and whether the student can search the teacher's
   vectors
@@ -22,6 +23,7 @@ from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL, average
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.overlap import DOUBTFUL, FITS, WIDER, Compatibility, Judgement
+from distilvec.evaluation.pairs import PairJudgement
 from distilvec.evaluation.significance import least_p, share_interval
 from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
@@ -223,7 +225,7 @@ def dropped_sentence(state: Progress, labelled: bool, stages: Sequence[StageReco
         )
     rate, steps = f"{state.learning_rate:.1e}", f"{state.step:,} steps"
     lower = f"Lower train.learning_rate (it was {rate}), or train longer (it was {steps})."
-    if len(dropped) < len(stages):
+    if len(dropped) < len(stages) or state.start is None:  # None: validation does not rank students of the last stage
         return f"The stage {' and '.join(dropped)} brought nothing and was dropped. Lower its train.learning_rate."
     start, last = state.start, state.last
     assert start is not None and last is not None  # a start ships only where it is the best that was validated
@@ -237,6 +239,43 @@ def dropped_sentence(state: Progress, labelled: bool, stages: Sequence[StageReco
     if last.metric.is_better_than(start.metric):
         measured = f"overlap@10 {start.overlap:.2f} before, {last.overlap:.2f} after; {measured}"
     return f"Training brought the student no nearer to its teacher ({measured}): the untrained one is saved. {lower}"
+
+
+def pairs_sentence(judgement: PairJudgement) -> str:
+    """Return what validation pairs say of a stage that learns from them, and whether it was kept."""
+    score = judgement.score
+    queries = "query" if score.queries == 1 else "queries"
+    gain = (
+        f"on {score.queries:,} validation {queries} nDCG@10 went from {score.before:.3f} to {score.after:.3f} "
+        f"(difference {score.after - score.before:+.3f} [{judgement.low:+.3f}, {judgement.high:+.3f}])"
+    )
+    overlap = (
+        f"overlap@10 on held-out stored texts from {judgement.overlap_before:.3f} to {judgement.overlap_after:.3f}"
+    )
+    if judgement.is_kept:
+        text = f"The stage {judgement.stage} was kept: {gain}, {overlap}."
+    else:
+        reasons = []
+        if not judgement.is_gain:
+            reasons.append("the interval is not above 0")
+        if not judgement.holds_overlap:
+            reasons.append("overlap@10 fell by more than two points")
+        text = (
+            f"The stage {judgement.stage} was dropped, and the student before it ships: {gain}, {overlap}; "
+            f"{' and '.join(reasons)}."
+        )
+    groups = []
+    for name, group in (("seen in training", judgement.seen), ("not seen", judgement.unseen)):
+        if group is not None:
+            groups.append(f"documents {name}: {group.before:.3f} to {group.after:.3f} ({group.queries:,} queries)")
+    if groups:
+        text += f" {'; '.join(groups).capitalize()}."
+    if not judgement.by_position:
+        text += (
+            " Clicks repeat what the old search showed: a document that it never showed counts as no answer here "
+            "(pairs.propensity weighs clicks by their position)."
+        )
+    return text
 
 
 # -- overlap@10 --------------------------------------------------------------------------------------------------------

@@ -109,7 +109,8 @@ class Trainer:
         self.update = Update(train.update, self.optimizer, self.module, train.max_grad_norm, self.guard.allows)
 
         # Before a checkpoint is loaded: the encoder still has the weights of its start.
-        self.start_weights = StartWeights(self.module) if measures_distance(objective) else None
+        self.nears_teacher = measures_distance(objective) and not objective.reads_pairs
+        self.start_weights = StartWeights(self.module) if self.nears_teacher else None
         self.checkpoint = folder.checkpoint  # from which an interrupted run resumes
         checkpoint = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint)
         self.state, memory = checkpoint or (Progress(), {})
@@ -120,7 +121,7 @@ class Trainer:
         self.total_steps = self.planned_steps  # fewer once the decay has begun early
         # The rate of 'cycles' is reset at the ends of epochs: a flat validation in a cycle says nothing about the next
         is_smooth = train.schedule.name != "cycles"
-        self.ends_early = self.hooks.ends_early and measures_distance(objective) and is_smooth
+        self.ends_early = self.hooks.ends_early and self.nears_teacher and is_smooth
         self.saved_steps = saved_steps(self.total_steps, train.keep_students)
         self.validation_steps = self._validation_steps()
         self._set_schedule(self.state.learning_rate)

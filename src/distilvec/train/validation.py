@@ -32,7 +32,8 @@ def validate(
     """Numbers on the validation rows, and the metric among them that training and report watch.
 
     `similarity_gap`, of a student in a space of its own, does not rank students. It asks for cosines as large as the
-    teacher's, which losses that only order texts, or spread them, do not give. So the last weights ship.
+    teacher's, which losses that only order texts, or spread them, do not give. So the last weights ship. Nor does the
+    distance rank students of a method that reads pairs, whose last one is compared with the start (pipeline/train.py).
     """
     if objective.head is not None:
         numbers = task_metrics(encoder, objective.head, data, accelerator, batch_size)
@@ -40,7 +41,8 @@ def validate(
         return numbers, Metric(name, value, higher_is_better=True)
     numbers = teacher_distance(encoder, data, accelerator, batch_size, objective.in_teacher_space)
     if objective.in_teacher_space:
-        return numbers, Metric("distance", numbers["distance"], higher_is_better=False)
+        ranks = not objective.reads_pairs
+        return numbers, Metric("distance", numbers["distance"], higher_is_better=False if ranks else None)
     return numbers, Metric("similarity_gap", numbers["similarity_gap"], higher_is_better=None)
 
 

@@ -163,6 +163,21 @@ class VectorTable:
     def ids(self, texts: Container[str]) -> dict[str, str]:
         """The id of the first row of each of these texts, its number from 0 in a table without ids."""
         ids_by_text: dict[str, str] = {}
+        for name, text in self._named_texts():
+            if text in texts:
+                ids_by_text.setdefault(text, name)
+        return ids_by_text
+
+    def texts_of(self, ids: Container[str]) -> dict[str, str]:
+        """The text of the first row of each of these ids, which are row numbers from 0 in a table without ids."""
+        texts_by_id: dict[str, str] = {}
+        for name, text in self._named_texts():
+            if name in ids:
+                texts_by_id.setdefault(name, text)
+        return texts_by_id
+
+    def _named_texts(self) -> Iterator[tuple[str, str]]:
+        """Id and text of every row."""
         columns = [self.names[part] for part in ("text", "id") if part in self.names]
         number = 0
         for path in self.paths:
@@ -170,11 +185,8 @@ class VectorTable:
                 rows = batch.to_pydict()
                 ids = rows[self.names["id"]] if "id" in self.names else [None] * batch.num_rows
                 for text, value in zip(rows[self.names["text"]], ids, strict=True):
-                    text = clean_text(text, LONGEST_TEXT)
-                    if text in texts and text not in ids_by_text:
-                        ids_by_text[text] = str(number if value is None else value)
+                    yield str(number if value is None else value), clean_text(text, LONGEST_TEXT)
                     number += 1
-        return ids_by_text
 
     @property
     def rows_of_files(self) -> int:

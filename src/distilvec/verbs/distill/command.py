@@ -80,6 +80,13 @@ def distill(
     queries: Annotated[
         list[str] | None, option("Query texts to train on as well: a file or folder. May be repeated.")
     ] = None,
+    pairs: Annotated[
+        Path | None,
+        option(
+            "Clicks on an index: a file with query and id, or labelled rows, which a second stage learns from.",
+            key="pairs.path",
+        ),
+    ] = None,
     method: Annotated[
         str | None, option("A method (distilvec recipes), or a .py file; redact by default.", key="method.name")
     ] = None,
@@ -141,6 +148,7 @@ def distill(
     if student is not None:
         check_model_path(student, "--student")
     check_input(test, "--test")
+    check_input(pairs, "--pairs")
     check_teacher(teacher)
     check_texts(names)
     check_texts(query_names, key="queries")
@@ -154,7 +162,7 @@ def distill(
     from distilvec.config.recipe import read_overrides
 
     overrides = read_overrides(changes)
-    models = [teacher, student, *(made_by or [])]
+    models = [teacher, student, *(made_by or []), pairs]
     files = changed_files(overrides if method is None else {"method.name": method, **overrides})
     check_outputs([("--json", json_file)], [*models, *text_paths([*names, *query_names]), *tested_paths(test), *files])
 
@@ -173,6 +181,7 @@ def distill(
         epochs=epochs,
         test=test,
         queries=query_names or None,
+        pairs=pairs,
         method=method,
         out=out,
         api_model=api_model,

@@ -35,6 +35,7 @@ def distill(
     epochs: int | None = None,
     test: str | Path | None = None,
     queries: Texts | Sequence[Path] | None = None,
+    pairs: str | Path | None = None,
     method: str | None = None,
     out: str | Path | None = None,
     api_model: str | None = None,
@@ -79,6 +80,9 @@ def distill(
         epochs: Passes over the texts. None: by the number of texts.
         test: A labelled file, a folder or a suite to test on as well.
         queries: Texts of queries, in the forms of `texts`. With an index, `made_by` embeds those that it lacks.
+        pairs: Clicks on an index, or other queries with stored documents that answer them: a file with query and id,
+            query and document, or anchor, positive and negative; a folder with queries and qrels. A second stage
+            learns from them, and is kept only if it helps queries that it has not seen (docs/methods/clicks.md).
         method: A method's name (`distilvec recipes`), or a path to a .py file. None: redact.
         out: The run folder. None: runs/TEACHER-SIZE.
         api_model: The model of an API that offers several.
@@ -120,6 +124,7 @@ def distill(
         test=None if test is None else Path(test),
         method=method,
         queries=query_sources,
+        pairs=None if pairs is None else Path(pairs),
         api_model=api_model,
         columns=columns or {},
         limit=limit,

@@ -47,6 +47,16 @@ SMALL_MODEL = "all-MiniLM-L6-v2"  # of 384 dimensions, English
 SMALL_MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
 SHARED = 0.9  # of its tokens, from which on a teacher's vocabulary is taken for the same one
 
+# The stage of `pairs`, after the distillation
+CLICKS = {
+    "method.name": "clicks",
+    "method.options": {},
+    "method.weights": {},
+    "train.epochs": 5,
+    "train.minutes": None,
+    "train.learning_rate": 1e-4,
+}
+
 INDEX_QUERIES = 500  # stored texts that the student of an index is judged on, and that it is not trained on
 
 TeacherKind = Literal["model", "table", "api", "array"]
@@ -68,6 +78,7 @@ class Request:
     test: Path | None = None
     method: str | None = None
     queries: Sequence[dict[str, Any]] | None = None
+    pairs: Path | None = None
     api_model: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None
@@ -160,7 +171,7 @@ def make_recipe(request: Request, root: Path) -> Recipe:
     """
     _check(request)
     check_stated_once(KEYS, vars(request), request.overrides)
-    tree = {
+    tree: dict[str, Any] = {
         "name": as_name(re.sub(r"[^\w.-]+", "-", request.folder.resolve().name), "distilled"),
         "teacher": _teacher(request, root),
         "student": _student(request, root),
@@ -168,10 +179,12 @@ def make_recipe(request: Request, root: Path) -> Recipe:
         "method": {"name": METHOD},
         "evaluation": _evaluation(request, root),
     }
-    for name in ("layers", "dims", "epochs", "minutes", "method"):
+    for name in ("layers", "dims", "epochs", "minutes", "method", "pairs"):
         value = getattr(request, name)
         if value is not None:
-            set_key(tree, KEYS[name], value)
+            set_key(tree, KEYS[name], str(value) if isinstance(value, Path) else value)
+    if request.pairs is not None:
+        tree["stages"] = [{"name": "distil"}, {"name": "clicks", "set": CLICKS}]
     return recipe_from(tree, request.overrides, "distilvec distill")
 
 
@@ -194,7 +207,7 @@ def _check(request: Request) -> None:
         problem = f"found {foreign[0]}={request.columns[foreign[0]]}; {_short_name(request.teacher)} is not an index."
         raise DistilvecError(problem, "Give it text=NAME, the column of the texts, or origin=NAME.", key="columns")
     if request.kind != "table":
-        for name in ("limit", "similarity", "repeats"):
+        for name in ("limit", "similarity", "repeats", "pairs"):
             if getattr(request, name) is not None:
                 problem = f"is for an index; {_short_name(request.teacher)} is not one."
                 raise DistilvecError(problem, "Leave it out.", key=name)

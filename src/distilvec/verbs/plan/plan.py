@@ -120,6 +120,8 @@ def _corpus_lines(job: Job, tokens: TokenStore) -> Lines:
         lines.append(["  validation", validation_line(report)])
         lines += [["  left out", line] for line in left_out(report)]
         lines += [["  warning", line] for line in below_limits(report, section)]
+    if job.pairs is not None:
+        lines.append(["pairs", job.pairs.line])
     lengths = tokens.lengths
     lines.append(["student tokens a text", f"{lengths.mean():.1f} on average, {int(lengths.max())} at most"])
     return lines

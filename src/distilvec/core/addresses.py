@@ -20,13 +20,13 @@ _SECRET = re.compile(r"(password|passwd|passfile|pwd|secret|token|key)\s*=", re.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?=:/)")
 
 # Settings that may follow the ? in an address of an index: those of libpq, of which none is a secret, or a path to one.
-# What the user alone decides, such as require_auth, is left to the environment. Readers of other stores may add names
+# What the user alone decides, such as require_auth, is left to the environment. The last two are Chroma's
 _SETTINGS = frozenset({
     "host", "hostaddr", "port", "user", "dbname", "service", "connect_timeout", "options", "application_name",
     "target_session_attrs", "load_balance_hosts", "keepalives", "keepalives_idle", "keepalives_interval",
     "keepalives_count", "tcp_user_timeout", "sslmode", "sslnegotiation", "sslcert", "sslcertmode", "sslrootcert",
     "sslcrl", "sslcrldir", "sslsni", "ssl_min_protocol_version", "ssl_max_protocol_version", "channel_binding",
-    "requirepeer", "gssencmode", "krbsrvname", "gsslib", "gssdelegation",
+    "requirepeer", "gssencmode", "krbsrvname", "gsslib", "gssdelegation", "tenant", "database",
 })  # fmt: skip
 
 

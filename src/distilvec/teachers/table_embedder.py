@@ -63,7 +63,8 @@ class TableEmbedder:
     Training texts that it lacks are embedded by `section.made_by`, the model or API that made it, which `open_maker`
     opens (teachers/open.py).
     `normalized`: all vectors have length 1, as far as numbers of 8 bits can have it. `similarity` is the section's, to
-    which `local_table` adds what an index states; without it the table is compared by cosine.
+    which `local_table` adds what an index states; without it the table is compared by cosine. Under a stated cosine
+    lengths mean nothing: all vectors are given with length 1.
     """
 
     kind: ClassVar[Kind] = "table"
@@ -78,7 +79,7 @@ class TableEmbedder:
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.prompts or {})}
         with about(_KEY, path):
             self.table = VectorTable(path, self.prompts, columns=section.columns)
-            self.normalized = self._measure()
+            self.normalized = section.similarity == "cosine" or self._measure()
         self.dim = kept_dims(section.truncate_dim, self.table.dims["embedding"])
         self.pre_dense_dim = self.table.dims.get("pre_dense")
         self.similarity: Similarity = section.similarity or "cosine"
@@ -361,7 +362,10 @@ class TableEmbedder:
         """The table's rows in order, cut to `dim` dimensions. DistilvecError if only some vectors have length 1."""
         tolerance = _QUANTIZED if self.table.notes is not None and self.table.notes.is_quantized else _ROUNDED
         for rows in each_about(self.table.rows(signals), _KEY, self.shown):
-            if "embedding" in rows.vectors:
+            if "embedding" in rows.vectors and self.section.similarity == "cosine":
+                cut = rows.vectors["embedding"][:, : self.dim]
+                rows.vectors["embedding"] = cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)
+            elif "embedding" in rows.vectors:
                 real, close = _real_and_unit(rows.vectors["embedding"], tolerance)
                 wrong = real & ~close
                 if self.normalized and wrong.any():

@@ -11,9 +11,9 @@ from urllib.parse import unquote
 from distilvec.core.addresses import Address
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import files_below
-from distilvec.data.readers import field_of, names_of
+from distilvec.data.readers import names_of
 from distilvec.teachers.cache.columns import USUAL_NAMES, Part, find_columns, log_others
-from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_id, read_origin, read_text
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_payloads
 
 _POINTS = 1024  # in one answer of the server
 
@@ -55,6 +55,7 @@ class QdrantCollection(Reader):
             vectors = {} if vectors is None else {"": vectors}
         self.vector = self._vector_name(vectors)
         self._metric = str(vectors[self.vector].distance.value)
+        self.columns = self._payload_columns()
 
     @property
     def metric(self) -> str:
@@ -71,33 +72,21 @@ class QdrantCollection(Reader):
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """Points from the id `after` on, in the order of ids; the last cursor is None."""
-        first_points, _ = self._scroll(None)
-        names = self._payload_names(first_points) if first_points else {}  # the same ones wherever it is continued
         while True:
-            points, after = self._scroll(after)
+            points, after = self._scroll(after, [self.vector])
             if not points:
                 return
-            ids = []
-            texts = []
-            vectors = []
-            roles = []
-            origins = []
-            for point in points:
-                payload = point.payload or {}
-                value = field_of(payload, names["id"]) if "id" in names else None
-                ids.append(str(point.id) if value is None else read_id(value, 0))
-                texts.append(read_text(field_of(payload, names["text"]), ids[-1], self.address.text))
-                vectors.append(self._vector_of(point.vector))
-                roles.append(field_of(payload, names["role"]) if "role" in names else None)
-                origins.append(read_origin(field_of(payload, names["origin"])) if "origin" in names else None)
-            yield Batch(ids, texts, vectors, after, roles if "role" in names else None, origins)
+            ids = [point.id for point in points]
+            payloads = [point.payload or {} for point in points]
+            vectors = [self._vector_of(point.vector) for point in points]
+            yield read_payloads(ids, payloads, vectors, self.columns, after, self.address.text)
             if after is None:
                 return
 
-    def _scroll(self, after: Cursor) -> tuple[list[Any], Any]:
+    def _scroll(self, after: Cursor, vectors: list[str] | bool) -> tuple[list[Any], Any]:
         """Points from the id `after` on, and the id behind them."""
         points, next_id = self.client.scroll(
-            self.collection, limit=_POINTS, offset=after, with_payload=True, with_vectors=[self.vector]
+            self.collection, limit=_POINTS, offset=after, with_payload=True, with_vectors=vectors
         )
         return list(points), next_id
 
@@ -127,9 +116,16 @@ class QdrantCollection(Reader):
             raise DistilvecError(problem, "Name one, as in embedding=NAME.", key="teacher.columns")
         return str(name)
 
-    def _payload_names(self, points: list[Any]) -> dict[Part, str]:
+    def _payload_columns(self) -> dict[Part, str]:
+        """The columns among the fields of all points, of which each may have others."""
         names: dict[str, None] = {}
-        for point in points:
-            names.update(dict.fromkeys(names_of(point.payload or {})))
+        after: Cursor = None
+        while True:
+            points, after = self._scroll(after, False)
+            for point in points:
+                names.update(dict.fromkeys(names_of(point.payload or {})))
+            if after is None:
+                break
         choices: dict[Part, str] = {part: name for part, name in self.choices.items() if part != "embedding"}
-        return find_columns(list(names), choices, f"the payload of {self.address}", ("text",))
+        required: tuple[Part, ...] = ("text",) if self.count() else ()
+        return find_columns(list(names), choices, f"the payload of {self.address}", required)

@@ -23,6 +23,7 @@ from distilvec.core.arrow import Vectors, column_of, texts_of, vectors_of
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import files_below
 from distilvec.core.similarity import Similarity, read_similarity
+from distilvec.data.readers import field_of
 from distilvec.teachers.cache.columns import Part
 
 Cursor = int | str | None  # where to continue; JSON holds it
@@ -211,6 +212,28 @@ def read_arrow(batch: pa.RecordBatch, columns: Mapping[Part, str], first: int, a
     if "origin" in columns:
         origins = [read_origin(value) for value in column_of(batch, columns["origin"]).to_pylist()]
     return Batch(ids, texts, vectors, after, roles, origins)
+
+
+def read_payloads(
+    ids: Sequence[Any],
+    payloads: Sequence[Mapping[str, Any]],
+    vectors: Sequence[Any],
+    columns: Mapping[Part, str],
+    after: Cursor,
+    origin: str,
+) -> Batch:
+    """A batch of rows that have their fields in a mapping each; an id there comes before the one of `ids`."""
+    row_ids = []
+    texts = []
+    roles = []
+    origins = []
+    for row, payload in zip(ids, payloads, strict=True):
+        value = field_of(payload, columns["id"]) if "id" in columns else None
+        row_ids.append(str(row) if value is None else read_id(value, 0))
+        texts.append(read_text(field_of(payload, columns["text"]), row_ids[-1], origin))
+        roles.append(field_of(payload, columns["role"]) if "role" in columns else None)
+        origins.append(read_origin(field_of(payload, columns["origin"])) if "origin" in columns else None)
+    return Batch(row_ids, texts, vectors, after, roles if "role" in columns else None, origins)
 
 
 def read_text(value: Any, row: str, origin: str) -> str | None:

@@ -30,7 +30,8 @@ class Store:
     """A kind of index.
 
     `reader` is MODULE:CLASS, a Reader (reader.py), which is imported when an index is opened. The store has `endings`
-    of files and folders, or `schemes` of addresses. `example` is an address for messages. `package` is what the reader
+    of files and folders, `holds` (names of files by which its folders are known; such a file stands for its folder), or
+    `schemes` of addresses. `example` is an address for messages. `package` is what the reader
     imports; the extra of distilvec with the store's name installs it (pyproject.toml).
     """
 
@@ -40,6 +41,7 @@ class Store:
     schemes: tuple[str, ...] = ()
     example: str = ""
     package: str = ""
+    holds: tuple[str, ...] = ()
 
     @property
     def reader_class(self) -> type[Reader]:
@@ -83,6 +85,14 @@ STORES = (
         schemes=("qdrant",),
         example="qdrant://host:6333/COLLECTION or qdrant:///folder/COLLECTION",
         package="qdrant_client",
+    ),
+    Store(
+        "chroma",
+        f"{_HERE}.chroma:ChromaCollections",
+        holds=("chroma.sqlite3", "chroma-embeddings.parquet"),
+        schemes=("chroma",),
+        example="chroma:///folder/COLLECTION or chroma://host:8000/COLLECTION",
+        package="chromadb",
     ),
     Store(
         "pgvector",
@@ -164,8 +174,6 @@ def nothing_to_read(path: Path, expected: str = "vectors") -> DistilvecError:
     there = "is a file" if path.is_file() else f"holds {content or 'nothing'}"
     endings = ", ".join(ending for store in all_stores() for ending in store.endings)
     fix = "Write texts and vectors to a Parquet file with the columns text and embedding."
-    if "chroma.sqlite3" in (*entries, path.name):
-        fix += " Chroma gives them by collection.get(include=['documents', 'embeddings'])."
     return DistilvecError(f"{path} {there}; expected {expected} ({endings}).", fix)
 
 
@@ -174,6 +182,8 @@ def _find_store(address: Address) -> Store | None:
     name = "" if path is None else path.name.lower()
     for store in _candidates(bool(address.scheme or "." in name)):
         if address.scheme in store.schemes or name.endswith(store.endings):
+            return store
+        if path is not None and any(path.name == name or (path / name).is_file() for name in store.holds):
             return store
     return PARQUET if path is not None and _is_parquet_folder(path) else None
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from distilvec.cli.terminal import print_result
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import check_output_file, make_parents, write_json
+from distilvec.core.files import check_output_file, write_json
 from distilvec.report.tables import to_text
 from experiments.sharpness.figure import draw_sharpness, note, sharpness_table
 from experiments.sharpness.landscape import Settings, measure_runs
@@ -40,14 +40,15 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--figure", type=Path, help="write the figure here as SVG, and as PNG")
     arguments = parser.parse_args(words)
     settings = Settings(arguments.texts, arguments.seed, arguments.dropout, arguments.rho)
+    outputs = [path for path in (arguments.json, arguments.figure) if path is not None]
     try:
-        check_output_file(arguments.json, "--json")
-        check_output_file(arguments.figure, "--figure")
+        for path in outputs:
+            check_output_file(path)
         runs = measure_runs(arguments.runs, arguments.steps, settings, arguments.trace)
     except DistilvecError as error:
         parser.error(str(error))
-    for path in filter(None, (arguments.json, arguments.figure)):
-        make_parents(path, "--json or --figure")
+    for path in outputs:
+        path.parent.mkdir(parents=True, exist_ok=True)
     if arguments.json is not None:
         write_json(arguments.json, runs)
     print_result(f"{to_text(sharpness_table(*runs))}\n{note(runs[0])}")

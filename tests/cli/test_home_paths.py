@@ -91,12 +91,12 @@ def test_a_recipe_may_name_models_and_its_output_in_the_home_folder(home):
 
 @pytest.mark.usefixtures("home")
 def test_an_output_file_may_be_in_a_new_folder():
-    check_output_file(Path("out/new/x.json"), "--json")
+    check_output_file(Path("out/new/x.json"))
     assert not Path("out").exists()
     assert run_command(["runs", ".", "--json", "out/new/x.json"]) == 0
     assert json.loads(Path("out/new/x.json").read_text()) == []
-    with refused("--json", "x.json is not a folder"):
-        check_output_file(Path("out/new/x.json/y.json"), "--json")
+    with refused("", "x.json is not a folder"):
+        check_output_file(Path("out/new/x.json/y.json"))
 
 
 @pytest.mark.usefixtures("home")

@@ -14,10 +14,10 @@ from distilvec.__main__ import run_command
 from distilvec.core import files
 from distilvec.core.files import (
     absolute_path,
+    acquire_lock,
     check_output_file,
     is_locked,
     is_scratch,
-    locked,
     remove_scratch,
     scratch,
     user_cache,
@@ -81,8 +81,8 @@ def test_a_user_without_a_home(monkeypatch, capsys):
 def test_results_are_written_into_files_alone(tmp_path, make):
     """A pipe that nobody reads would be waited for."""
     make(tmp_path / "out.json")
-    with refused("--json", "out.json"):
-        check_output_file(tmp_path / "out.json", "--json")
+    with refused("", "out.json"):
+        check_output_file(tmp_path / "out.json")
 
 
 def test_a_drive_without_locks_is_said(tmp_path, monkeypatch):
@@ -90,6 +90,6 @@ def test_a_drive_without_locks_is_said(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with refused("--out", "No locks available"), locked(tmp_path / "lock", "--out", "", wait=True):
+    with refused("", "No locks available"), acquire_lock(tmp_path / "lock", "", wait=True):
         pass
     assert not is_locked(tmp_path / "lock")

@@ -11,7 +11,6 @@ import socket
 import tarfile
 import threading
 import zipfile
-from contextlib import contextmanager
 
 import pytest
 from published import publish
@@ -332,17 +331,15 @@ def test_a_set_that_a_person_has_to_fetch(monkeypatch, tmp_path):
 
 
 def test_what_another_process_got_meanwhile_is_not_fetched_again(server, lines, tmp_path, monkeypatch):
-    locked = public_download.locked
+    acquire_lock = public_download.acquire_lock
 
-    @contextmanager
     def after_another(path, *about, **named):
         """Wait for the lock while another process gets the same set."""
-        monkeypatch.setattr(public_download, "locked", locked)
+        monkeypatch.setattr(public_download, "acquire_lock", acquire_lock)
         get("lines", tmp_path)
-        with locked(path, *about, **named):
-            yield
+        return acquire_lock(path, *about, **named)
 
-    monkeypatch.setattr(public_download, "locked", after_another)
+    monkeypatch.setattr(public_download, "acquire_lock", after_another)
     (path,) = get("lines", tmp_path)
     assert len(texts(path)) == 20_000 and len(server.seen) == 1
 

@@ -27,7 +27,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.__main__ import run_command
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import locked, write_json
+from distilvec.core.files import acquire_lock, write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation import parity
 from distilvec.evaluation.search import top_k
@@ -208,7 +208,7 @@ def test_transformers_js_reads_an_exported_folder(world, libraries):
         pytest.skip("node is not installed")
     place = CACHE / f"node-{PACKAGES[0].version}"
     place.mkdir(parents=True, exist_ok=True)
-    with locked(place / "lock", "cache", str(place), wait=True):
+    with acquire_lock(place / "lock", str(place), wait=True):
         if not (place / "done").is_file():
             line = "npm install --ignore-scripts --no-audit --no-fund --prefer-offline".split()
             done = subprocess.run([*line, PACKAGES[0].spec], cwd=place, capture_output=True, text=True, check=False)

@@ -15,7 +15,7 @@ from refusals import refused
 import distilvec
 from distilvec.__main__ import run_command
 from distilvec.core.errors import DistilvecError, Stopped
-from distilvec.core.files import locked
+from distilvec.core.files import acquire_lock
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.run import run
 from distilvec.train.trainer import Trainer
@@ -38,7 +38,7 @@ def test_a_finished_run(finished):
 
 
 def test_a_run_that_a_process_writes_to_is_running(finished):
-    with locked(RunFolder(finished).lock, "--out", "", wait=False):
+    with acquire_lock(RunFolder(finished).lock, "", wait=False):
         assert distilvec.runs(finished)[0].state == "running"
     assert distilvec.runs(finished)[0].state == "finished"
 

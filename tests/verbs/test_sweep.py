@@ -17,7 +17,7 @@ from distilvec.__main__ import run_command
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files
 from distilvec.core.errors import Busy, DistilvecError
-from distilvec.core.files import locked
+from distilvec.core.files import acquire_lock
 from distilvec.core.run_folder import FORMAT, RunFolder
 from distilvec.pipeline.claim import own_folder
 from distilvec.pipeline.run import run
@@ -397,8 +397,8 @@ def test_a_run_that_another_process_writes_is_not_a_failure(sweep_of, tmp_path):
     def held(recipe, folder):
         folder.mkdir(parents=True)
         with (
-            locked(folder / "lock", "--out", str(folder), wait=False),
-            locked(folder / "lock", "--out", "", wait=False),
+            acquire_lock(folder / "lock", str(folder), wait=False),
+            acquire_lock(folder / "lock", "", wait=False),
         ):
             pass
 

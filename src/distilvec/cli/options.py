@@ -174,7 +174,8 @@ def check_outputs(files: Sequence[tuple[str, Path | None]], inputs: Iterable[str
     for key, path in files:
         if path is None or path == STANDARD_OUTPUT:
             continue
-        check_output_file(path, key)
+        with about(key, path):
+            check_output_file(path)
         file = path.resolve()
         if file in options:
             raise DistilvecError(

@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
-from distilvec.core.files import make_parents, write_json
+from distilvec.core.errors import about
+from distilvec.core.files import write_json
 
 STANDARD_OUTPUT = Path("-")
 _json_stream: ContextVar[TextIO | None] = ContextVar("json_stream", default=None)
@@ -42,8 +43,9 @@ def write_result(path: Path | None, content: Any) -> None:
     if path is None:
         return
     if path != STANDARD_OUTPUT:
-        make_parents(path, "--json")
-        write_json(path, content)
+        with about("--json", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, content)
         return
     text = json.dumps(content, indent=1, ensure_ascii=False, default=str)
     print(text, file=_json_stream.get() or sys.stdout, flush=True)

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.core.errors import DistilvecError, about, creating, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.files import (
+    acquire_lock,
     disk_space_needed,
     is_scratch,
     is_sealed,
-    locked,
     read_json,
     remove,
     scratch,
@@ -98,7 +98,7 @@ def read_stored(path: Path, what: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        return read_json(path, "Delete it.", KEY)
+        return read_json(path, "Delete it.")
     except DistilvecError as error:
         log(f"{what} {path} is damaged ({error.problem}); it is made again")
         return None
@@ -106,7 +106,7 @@ def read_stored(path: Path, what: str) -> dict[str, Any] | None:
 
 def store_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file for `read_stored`, whole or not at all."""
-    with creating(KEY, path):
+    with about(KEY, path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, content, sealed=True)
 
@@ -134,9 +134,10 @@ def open_or_build(
     content = opened(folder, fingerprint, what, load, meta)
     if content is not None:
         return content
-    with creating(KEY, folder):
+    with about(KEY, folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_name(f".{folder.name}.lock"), KEY, f"the {what} {folder}", wait=True):
+        lock = acquire_lock(folder.with_name(f".{folder.name}.lock"), f"the {what} {folder}", wait=True)
+    with lock:
         content = opened(folder, fingerprint, what, load, meta)  # another process may have built it meanwhile
         if content is not None:
             return content
@@ -188,7 +189,7 @@ def _new_folder(folder: Path, needed: int, what: str, meta: str) -> Iterator[Pat
             remove(path)
     new = scratch(folder)
     try:
-        with disk_space_needed(KEY, folder, needed, "Nothing is kept."):
+        with about(KEY, folder), disk_space_needed(folder, needed, "Nothing is kept."):
             new.mkdir()
             yield new
             _publish(new, folder, meta)

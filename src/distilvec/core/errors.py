@@ -269,19 +269,6 @@ def system_failure(error: BaseException, key: str = "", path: Path | None = None
     return None
 
 
-@contextmanager
-def creating(key: str, path: Path) -> Iterator[None]:
-    """As `about`, for a block that makes the file or folder `path`, with the folders that lead to it.
-
-    It need not exist before: what the system then calls missing is a place where nothing can be made.
-    """
-    with about(key, path):
-        try:
-            yield
-        except FileNotFoundError as error:
-            raise DistilvecError(f"{path} cannot be created.", "Choose another path.", key=key) from error
-
-
 def _missing_certificates(error: BaseException) -> str | None:
     """Return the file of SSL_CERT_FILE where its absence may be what the error is about: Python's ssl names no file."""
     file = os.environ.get("SSL_CERT_FILE")

@@ -16,12 +16,12 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import Busy, DistilvecError, about, creating, disk_is_full, first_line, system_failure
+from distilvec.core.errors import Busy, DistilvecError, about, disk_is_full, first_line, noted_key, system_failure
 from distilvec.core.log import log, log_once
 
 SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
@@ -252,18 +252,17 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def disk_space_needed(key: str, path: Path, needed: int, kept: str) -> Iterator[None]:
-    """As `about`; for a full disk the message has the bytes that are needed and free, and then `kept`."""
-    with about(key, path):
-        try:
-            yield
-        except Exception as error:
-            problem = system_failure(error, key, path) if disk_is_full(error) else None
-            if problem is None:
-                raise
-            free = shutil.disk_usage(next(parent for parent in path.absolute().parents if parent.exists())).free
-            room = f"About {needed / 1e6:,.1f} MB were needed, {free / 1e6:,.1f} MB were free at the end."
-            raise DistilvecError(problem.problem, f"{problem.fix} {room} {kept}", key=key) from error
+def disk_space_needed(path: Path, needed: int, kept: str) -> Iterator[None]:
+    """Tell for a full disk how many bytes are needed and how many are free, and then `kept`."""
+    try:
+        yield
+    except Exception as error:
+        problem = system_failure(error, path=path) if disk_is_full(error) else None
+        if problem is None:
+            raise
+        free = shutil.disk_usage(next(parent for parent in path.absolute().parents if parent.exists())).free
+        room = f"About {needed / 1e6:,.1f} MB were needed, {free / 1e6:,.1f} MB were free at the end."
+        raise DistilvecError(problem.problem, f"{problem.fix} {room} {kept}", key=noted_key(error)) from error
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
@@ -277,13 +276,13 @@ def write_json(path: Path, content: Any, sealed: bool = False) -> None:
     write_file(path, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
 
 
-def read_json(path: Path, fix: str, key: str | None = None, sealed: bool = True) -> dict[str, Any]:
-    """The mapping in a JSON file of ours. `fix` ends the message about damage; `key` is the file's name by default.
+def read_json(path: Path, fix: str, sealed: bool = True) -> dict[str, Any]:
+    """The mapping in a JSON file of ours. `fix` ends the message about damage; the file's name is its key.
 
     `sealed`: the file was written with a seal. Errors: DistilvecError for a file that is missing, damaged, no mapping,
     or changed since it was sealed.
     """
-    key = key or path.name
+    key = path.name
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
@@ -311,21 +310,18 @@ def is_sealed(content: dict[str, Any]) -> bool:
 # -- locks -------------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
-    """Hold the lock file `path`, which the system frees when this process ends; the file itself stays.
+def acquire_lock(path: Path, what: str, wait: bool) -> AbstractContextManager[object]:
+    """Lock the file `path`, and return the lock: `with lock` holds it. The system frees it when this process ends.
 
-    If another process holds it: with `wait`, wait, and log that after a moment, else Busy with that process's id.
-    `what` names the files that are written, for the message.
+    The file itself stays. If another process holds the lock: with `wait`, wait, and log that after a moment, else Busy
+    with that process's id. `what` names the files that are written, for the message.
     """
     if os.name != "posix":
-        yield
-        return
+        return nullcontext()
     import fcntl
 
-    with creating(key, path):
-        file = path.open("ab+", buffering=0)  # nothing is left to write when it is closed
-    with file:
+    file = path.open("ab+", buffering=0)  # nothing is left to write when it is closed
+    try:
         for attempt in itertools.count():
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -337,17 +333,19 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
                 raise DistilvecError(
                     f"{path} cannot be locked ({first_line(error)}): its drive keeps no locks.",
                     "Choose a folder on another drive.",
-                    key=key,
                 ) from error
             if not wait:
-                raise Busy(f"{holder} is writing {what}.", "Wait for its end, then run the command again.", key=key)
+                raise Busy(f"{holder} is writing {what}.", "Wait for its end, then run the command again.")
             if attempt == _BRIEF_TRIES:
                 log(f"waiting for {holder}, which is writing {what}")
             time.sleep(_BRIEF_WAIT if attempt < _BRIEF_TRIES else _WAIT)
         with suppress(OSError):  # a full disk has no room for the number; the lock holds all the same
             file.truncate(0)
             file.write(str(os.getpid()).encode())
-        yield
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def is_locked(path: Path) -> bool:
@@ -369,32 +367,25 @@ def is_locked(path: Path) -> bool:
 # -- output paths ------------------------------------------------------------------------------------------------------
 
 
-def check_output_file(path: Path | None, key: str) -> None:
-    """DistilvecError if `path` could not be written at the end of the work. Nothing is changed; None is fine.
+def check_output_file(path: Path) -> None:
+    """DistilvecError or OSError if `path` could not be written at the end of the work. Nothing is changed.
 
-    Folders that lead to it may be missing: `make_parents` makes them when it is written.
+    Folders that lead to it may be missing.
     """
-    if path is None:
-        return
-    with creating(key, path):
-        if path.exists() and not path.is_file():
-            what = "a folder" if path.is_dir() else "not a file"
-            raise DistilvecError(f"{path} is {what}.", "Give a file.", key=key)
-        _try_to_write(path, _existing(path.absolute().parent), key)
-        if path.exists():
-            path.open("ab").close()
+    if path.exists() and not path.is_file():
+        what = "a folder" if path.is_dir() else "not a file"
+        raise DistilvecError(f"{path} is {what}.", "Give a file.")
+    _try_to_write(path, _existing(path.absolute().parent))
+    if path.exists():
+        path.open("ab").close()
 
 
-def check_output_folder(path: Path, key: str) -> None:
-    """DistilvecError unless `path` is a folder, or could be made, and can be written to. Nothing is changed."""
-    with creating(key, path):
-        _try_to_write(path, _existing(path.absolute()), key)
+def check_output_folder(path: Path) -> None:
+    """DistilvecError or OSError unless `path` is a folder, or could be made, and can be written to.
 
-
-def make_parents(path: Path, key: str) -> None:
-    """Make the folders that lead to a file which the user named; errors are about `key`."""
-    with creating(key, path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    Nothing is changed.
+    """
+    _try_to_write(path, _existing(path.absolute()))
 
 
 def _existing(folder: Path) -> Path:
@@ -402,15 +393,17 @@ def _existing(folder: Path) -> Path:
     return next(parent for parent in (folder, *folder.parents) if parent.exists() or parent.is_symlink())
 
 
-def _try_to_write(path: Path, folder: Path, key: str) -> None:
-    """DistilvecError unless `folder` is one; OSError if it is not writable, or `path` a link to nothing or itself."""
-    if path.is_symlink():
-        path.stat()
-    if not folder.is_dir():
-        raise DistilvecError(f"{folder} is not a folder.", "Choose another path.", key=key)
+def _try_to_write(path: Path, folder: Path) -> None:
+    """DistilvecError unless `folder` is one in which files can be made; OSError if it is not writable."""
+    if folder.exists() and not folder.is_dir():
+        raise DistilvecError(f"{folder} is not a folder.", "Choose another path.")
     trial = scratch(folder / "trial")
     try:
+        if path.is_symlink():
+            path.stat()
         trial.touch()
+    except FileNotFoundError as error:  # below a link to nothing, or in a folder such as /proc
+        raise DistilvecError(f"{path} cannot be created.", "Choose another path.") from error
     finally:
         with suppress(OSError):
             trial.unlink(missing_ok=True)

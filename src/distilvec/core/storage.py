@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from distilvec.core.addresses import Address
-from distilvec.core.errors import DistilvecError, about, creating, first_line
+from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.extras import install_command
 from distilvec.core.files import is_aside, is_hidden, refuse_logged_names, scratch, sync, user_cache, write_json
 from distilvec.core.hashing import checksum_once
@@ -190,7 +190,7 @@ class Remote:
 
         A web server may tell no size (None): then none is expected.
         """
-        with creating("cache.root", target):
+        with about("cache.root", target):
             target.parent.mkdir(parents=True, exist_ok=True)
         new = scratch(target)
         try:

@@ -25,8 +25,8 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import DistilvecError, about, creating, each_about, first_line, plain_errors
-from distilvec.core.files import locked, read_json, remove, scratch, sync, write_json
+from distilvec.core.errors import DistilvecError, about, each_about, first_line, plain_errors
+from distilvec.core.files import acquire_lock, read_json, remove, scratch, sync, write_json
 from distilvec.core.log import log, progress
 from distilvec.data.public_table import DataSet, OutFile, Part, Row, Unusable, data_set, rows_of_dataset, rows_of_files
 from distilvec.data.readers import read_dataset
@@ -52,9 +52,10 @@ def get(name: str, folder: Path, again: bool = False) -> list[Path]:
     if entry.manual:
         raise DistilvecError(f"{name} cannot be fetched.", entry.manual, key="data")
     if again or _missing(entry, folder):
-        with creating("--out", folder):
+        with about("--out", folder):
             (folder / DOWNLOADS).mkdir(parents=True, exist_ok=True)
-        with locked(folder / DOWNLOADS / f"{name}.lock", "--out", f"{name} in {folder}", wait=True):
+            lock = acquire_lock(folder / DOWNLOADS / f"{name}.lock", f"{name} in {folder}", wait=True)
+        with lock:
             # looked for again: another process may have got them while this one waited for the lock
             files = {folder / path: file for path, file in entry.files.items()} if again else _missing(entry, folder)
             if files:
@@ -87,7 +88,7 @@ def _make_files(name: str, entry: DataSet, missing: Mapping[Path, OutFile], fold
         raise DistilvecError(error.problem, fix, key=error.key) from error
     remove(downloads)
     note = {"licence": entry.licence, "sources": list(entry.sources()), "files": list(entry.files)}
-    with locked(folder / DOWNLOADS / "notes.lock", "--out", str(folder / NOTES), wait=True):
+    with about("--out", folder), acquire_lock(folder / DOWNLOADS / "notes.lock", str(folder / NOTES), wait=True):
         notes = read_json(folder / NOTES, "Remove it.", sealed=False) if (folder / NOTES).exists() else {}
         write_json(folder / NOTES, {**notes, name: note})
 

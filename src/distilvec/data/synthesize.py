@@ -14,8 +14,8 @@ from typing import Any
 from distilvec.config.endpoint import SynthesisSection, TextKind
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import DistilvecError, about, creating, first_line
-from distilvec.core.files import locked, write_file
+from distilvec.core.errors import DistilvecError, about, first_line
+from distilvec.core.files import acquire_lock, write_file
 from distilvec.core.log import log, progress
 from distilvec.data.corpus import loose_key
 from distilvec.data.corpus_files import clean_text
@@ -47,7 +47,7 @@ class AnswerJournal:
         self.settings = dict(settings)
         self.answers: dict[str, list[str]] = {}
         self.failures: Counter[str] = Counter()
-        with creating("--out", path):
+        with about("--out", path):
             size = self._read() if path.exists() else 0
             self._file = path.open("ab")
             self._file.truncate(size)
@@ -146,9 +146,11 @@ def synthesize(
     if not words_to_ask:
         raise DistilvecError("the list is empty.", "Give a file with a word a line.", key="words")
     folder = work_folder(out)
-    folder.mkdir(parents=True, exist_ok=True)
+    with about("--out", out):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = acquire_lock(folder / LOCK, str(out), wait=False)
     settings = {"model": section.model, "prompt": fingerprint(prompt_text), "body": fingerprint(section.body)}
-    with locked(folder / LOCK, "--out", str(out), wait=False), AnswerJournal(folder / ANSWERS, settings) as journal:
+    with lock, AnswerJournal(folder / ANSWERS, settings) as journal:
         writer = _Writer(section, prompt_text, journal, folder / COUNTS)
         try:
             writer.write(words_to_ask)

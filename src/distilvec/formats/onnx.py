@@ -58,10 +58,10 @@ def check_onnx_place(path: Path) -> None:
 
 def check_place_of(path: Path, begins: re.Pattern[bytes], kind: str) -> None:
     """Raise DistilvecError if `path` cannot be written, or has a file that does not begin as this kind of file."""
-    check_output_folder(path.parent, "")
+    check_output_folder(path.parent)
     if not path.exists() and not path.is_symlink():
         return
-    check_output_file(path, "")
+    check_output_file(path)
     with path.open("rb") as file:
         start = file.read(256)
     if start and not begins.match(start):

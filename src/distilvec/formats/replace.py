@@ -45,7 +45,7 @@ def is_ours(folder: Path) -> bool:
 
 def check_replaceable(folder: Path) -> None:
     """Raise DistilvecError if no model can be saved as `folder`: no folder, not writable, or content of others."""
-    check_output_folder(folder, "")
+    check_output_folder(folder)
     if folder.is_dir() and any(folder.iterdir()) and not is_ours(folder):
         raise DistilvecError(
             f"{folder} exists and holds no model that distilvec wrote.", "Choose a new or empty folder."

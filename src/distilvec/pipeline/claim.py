@@ -19,13 +19,13 @@ from distilvec.config.base import Section
 from distilvec.config.paths import input_names
 from distilvec.config.schema import Recipe
 from distilvec.config.training import TrainSection
-from distilvec.core.errors import DistilvecError, about, creating
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.extras import require_extra
 from distilvec.core.files import (
+    acquire_lock,
     check_output_folder,
     existing_paths,
     is_scratch,
-    locked,
     sync_folder,
     write_file,
     write_json,
@@ -77,8 +77,8 @@ def check_training(train: TrainSection) -> None:
 def refuse_foreign(run: RunFolder) -> None:
     """DistilvecError unless the folder can be written and is new, empty or ours. Changes nothing."""
     folder = run.path
-    check_output_folder(folder, "--out")
     with about("--out", folder):
+        check_output_folder(folder)
         if run.is_ours():
             run.check_format("--out")
             return
@@ -110,10 +110,13 @@ def claim_folder(run: RunFolder, recipe: Section, fingerprint: str, restart: boo
     from distilvec.formats.sentence_transformers import recover_student
 
     own_folder(run, restart, recipe_inputs(recipe) if restart else ())
-    with locked(run.lock, "--out", str(run.path), wait=False):
+    with about("--out", run.path):
+        lock = acquire_lock(run.lock, str(run.path), wait=False)
+    with lock:
         for model in (run.student, run.last):
             recover_student(model, in_run=True)
-            check_output_folder(model, "--out")  # a link to nothing, say: before the training writes other files
+            with about("--out", model):
+                check_output_folder(model)  # a link to nothing, say: before the training writes other files
         is_changed = run.fingerprint.exists() and run.fingerprint.read_text().strip() != fingerprint
         if is_changed and has_trained(run):
             changed = ", ".join(_changed_keys(run.recipe, recipe)) or _changed_files(recipe)
@@ -136,11 +139,13 @@ def own_folder(run: RunFolder, restart: bool = False, inputs: Collection[Path] =
     refuse_foreign(run)
     if restart and run.is_ours():
         refuse_inputs_inside(run, inputs)
-        with locked(run.lock, "--out", str(run.path), wait=False), about("--restart", run.path):
+        with about("--out", run.path):
+            lock = acquire_lock(run.lock, str(run.path), wait=False)
+        with lock, about("--restart", run.path):
             aside = _free_name(run.path.absolute())
             run.path.absolute().rename(aside)
             log(f"the earlier run is now {aside}")
-    with creating("--out", run.path):
+    with about("--out", run.path):
         run.make()
         sync_folder(run.path)
     if not run.marker.exists():

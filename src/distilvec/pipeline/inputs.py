@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.errors import DistilvecError, about, creating
-from distilvec.core.files import absolute_path, files_below, locked, remove, scratch, sync, sync_folder
+from distilvec.core.errors import DistilvecError, about
+from distilvec.core.files import absolute_path, acquire_lock, files_below, remove, scratch, sync, sync_folder
 from distilvec.core.hashing import checksum_once, combine, hash_files
 from distilvec.teachers.indexes.stores import is_index
 
@@ -100,15 +100,14 @@ def _store(root: Path, name: str, write: Callable[[Path], Any], settings: str = 
     """
     folder = root / "inputs"
     new = scratch(folder / name.format(secrets.token_hex(4)))  # threads of one process may store other content
-    with creating("cache.root", folder):
-        folder.mkdir(parents=True, exist_ok=True)
     with about("cache.root", folder):
+        folder.mkdir(parents=True, exist_ok=True)
         try:
             remove(new)
             write(new)
             content = _content(new)
             path = folder / name.format(combine([("content", content), ("stated", settings)])[:16])
-            with locked(folder / ".lock", "cache.root", str(path), wait=True):
+            with acquire_lock(folder / ".lock", str(path), wait=True):
                 if not path.exists() or _content(path) != content:
                     sync(new)  # a name without its content must not outlast a power cut
                     remove(path)

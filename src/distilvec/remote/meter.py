@@ -11,7 +11,7 @@ from threading import Condition, Event
 
 from distilvec.config.endpoint import EndpointSection
 from distilvec.core.errors import DistilvecError, about
-from distilvec.core.files import locked, read_json, write_json
+from distilvec.core.files import acquire_lock, read_json, write_json
 from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
 
@@ -140,7 +140,7 @@ class Meter:
                 return
             self.file.parent.mkdir(parents=True, exist_ok=True)
             lock = self.file.with_name(f".{self.file.name}.lock")
-            with locked(lock, "", str(self.file), wait=True):
+            with acquire_lock(lock, str(self.file), wait=True):
                 self.counts = dict.fromkeys(COUNTS, 0) | read_counts(self.file)
                 self._add(counts)
                 write_json(self.file, self.counts, sealed=True)

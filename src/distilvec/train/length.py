@@ -85,7 +85,7 @@ def read_steps(folder: TrainingFolder, fingerprint: str | None = None) -> int | 
     """Read the number of steps; None if there is no file, or that of a training with another fingerprint."""
     if not folder.length.exists():
         return None
-    content = read_json(folder.length, "Put back a copy of it, or start over (--restart).", "checkpoint")
+    content = read_json(folder.length, "Put back a copy of it, or start over (--restart).")
     if fingerprint is not None and content["fingerprint"] != fingerprint:
         return None
     return int(content["steps"])

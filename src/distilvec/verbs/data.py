@@ -8,6 +8,7 @@ from typing import Annotated
 from distilvec.cli.layout import Listed, example
 from distilvec.cli.options import App, JsonFile, argument, check_outputs, option
 from distilvec.cli.output import write_result
+from distilvec.core.errors import about
 from distilvec.core.files import check_output_folder
 
 data_app = App(
@@ -63,7 +64,8 @@ def get_data(
     from distilvec.data.public_table import data_set
 
     folder = out or data_folder()
-    check_output_folder(folder, "--out")
+    with about("--out", folder):
+        check_output_folder(folder)
     for name in names:
         data_set(name)  # a wrong name is reported before the first download
     for name in names:

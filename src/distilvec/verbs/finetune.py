@@ -20,7 +20,7 @@ from distilvec.cli.options import (
     recipe_keys,
 )
 from distilvec.cli.output import write_result
-from distilvec.core.errors import DistilvecError, set_by
+from distilvec.core.errors import DistilvecError, about, set_by
 
 
 def finetune(
@@ -82,7 +82,8 @@ def finetune(
     adapted = changes.get("student.lora", lora)
     if adapted:
         require_extra("finetune", "--lora")
-    check_output_folder(out, "--out")
+    with about("--out", out):
+        check_output_folder(out)
 
     tree = finetune_recipe(model, task, kind, encode, adapters if lora else None, trust_remote_code)
     defaults = {"epochs": 3, "batch_size": 32, "learning_rate": 2e-3 if adapted else 2e-5}

@@ -13,7 +13,7 @@ from distilvec.cli.layout import Listed, example
 from distilvec.cli.options import App, JsonFile, argument, check_outputs, option
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError, about
-from distilvec.core.files import check_output_file, make_parents, write_file
+from distilvec.core.files import check_output_file, write_file
 
 BuiltIn = Annotated[str, argument("The recipe's name.")]
 
@@ -90,11 +90,13 @@ def copy_recipe(
 
     path = recipe_file(name)
     target = out or Path(path.name)
-    check_output_file(target, "--out")
+    with about("--out", target):
+        check_output_file(target)
     if target.exists():
         raise DistilvecError(f"{target} exists already.", "Choose another file with --out.", key="--out")
-    make_parents(target, "--out")
-    write_file(target, moved_text(path))
+    with about("--out", target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_file(target, moved_text(path))
     print(target)
 
 

@@ -22,9 +22,9 @@ import numpy as np
 
 from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import (
+    acquire_lock,
     disk_space_needed,
     is_scratch,
-    locked,
     remove_scratch,
     scratch,
     sync_folder,
@@ -225,16 +225,17 @@ def remove_leftovers(folder: Path, shards: list[Shard], names: Iterable[str]) ->
 
 def write_errors(folder: Path, needed: int) -> AbstractContextManager[None]:
     """Failures to write `needed` bytes to a cache become a DistilvecError."""
-    return disk_space_needed(KEY_NAME, folder, needed, "The shards written so far are kept.")
+    return disk_space_needed(folder, needed, "The shards written so far are kept.")
 
 
-def lock(folder: Path, wait: bool = True) -> AbstractContextManager[None]:
+def lock(folder: Path, wait: bool = True) -> AbstractContextManager[object]:
     """Hold the cache for writing; the system frees the lock when the process ends.
 
     The lock's file must stay: if it were removed, a process that has opened it and one that makes it anew would both
     write. Errors: DistilvecError if another process holds the lock, unless `wait`.
     """
-    return locked(folder / LOCK, KEY_NAME, f"to the teacher cache {folder}", wait)
+    with about(KEY_NAME, folder):
+        return acquire_lock(folder / LOCK, f"to the teacher cache {folder}", wait)
 
 
 def begin(manifest: Path, content: str) -> None:

@@ -415,7 +415,7 @@ def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
     new = scratch(path)
     needed = len(corpus) * dtype.itemsize * sum(dims.values())
     try:
-        with disk_space_needed("--out", path, needed, "What was written is removed."):
+        with about("--out", path), disk_space_needed(path, needed, "What was written is removed."):
             path.parent.mkdir(parents=True, exist_ok=True)
             with pq.ParquetWriter(new, schema) as writer:
                 for start in range(0, len(corpus), _ROWS):

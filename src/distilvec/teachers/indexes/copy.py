@@ -26,8 +26,8 @@ from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.addresses import Address
 from distilvec.core.arrow import Vectors
 from distilvec.core.artifacts import CHECKSUMS, META, read_stored, store_json
-from distilvec.core.errors import DistilvecError, about, creating, first_line
-from distilvec.core.files import disk_space_needed, locked, remove, remove_scratch, scratch, write_json
+from distilvec.core.errors import DistilvecError, about, first_line
+from distilvec.core.files import acquire_lock, disk_space_needed, remove, remove_scratch, scratch, write_json
 from distilvec.core.hashing import checksum_once, has_checksum, hash_files
 from distilvec.core.log import log, progress
 from distilvec.data.origins import COLUMN
@@ -110,9 +110,10 @@ def _read_or_copy(
     section: TeacherSection, address: Address, folder: Path, content: str, refresh: bool
 ) -> dict[str, Any]:
     """Make the copy unless a whole one is there; return the content of its meta.json."""
-    with creating("cache.root", folder):
+    with about("cache.root", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_name(f".{folder.name}.lock"), "cache.root", f"the copy {folder}", wait=True):
+        lock = acquire_lock(folder.with_name(f".{folder.name}.lock"), f"the copy {folder}", wait=True)
+    with lock:
         meta = None if refresh else _read_complete(folder)
         if meta is None:
             meta = _read_index(section, address, folder, refresh)
@@ -396,7 +397,7 @@ def _join(tables: list[pa.Table], address: Address) -> pa.Table:
 def _write(path: Path, table: pa.Table) -> None:
     new = scratch(path)
     try:
-        with disk_space_needed("cache.root", path, table.nbytes, "The parts before it are kept."):
+        with about("cache.root", path), disk_space_needed(path, table.nbytes, "The parts before it are kept."):
             pq.write_table(table, new)
             new.replace(path)
     finally:

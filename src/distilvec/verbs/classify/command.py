@@ -101,7 +101,8 @@ def classify(
                 parse_size(size)
         data, split = read_and_split(file, text or [], label or [], test, test_size, seed)
         folder = out or Path("runs") / data.name
-        check_output_folder(folder, "out")
+        with about("out", folder):
+            check_output_folder(folder)
         labels = describe_labels(data, split, RunFolder(folder).labels)
         teacher_recipe(teacher or DEFAULT_TEACHER, labels, epochs, seed, trust_remote_code, changes)
 

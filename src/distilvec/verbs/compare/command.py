@@ -14,8 +14,9 @@ from distilvec.cli.options import (
 )
 from distilvec.cli.output import write_result
 from distilvec.config.score_columns import SCORE_COLUMNS
+from distilvec.core.errors import about
 from distilvec.core.extras import require_extra
-from distilvec.core.files import check_output_folder, make_parents, write_file
+from distilvec.core.files import check_output_folder, write_file
 
 
 def compare(
@@ -34,7 +35,8 @@ def compare(
     for run in runs:
         check_input(run, "run folder")
     if out is not None:
-        check_output_folder(out.with_name(f"{out.stem}-figures"), "--out")
+        with about("--out", out):
+            check_output_folder(out.with_name(f"{out.stem}-figures"))
         require_extra("report", "--out")
 
     from distilvec.cli.terminal import print_result, show_comparison
@@ -44,8 +46,9 @@ def compare(
 
     comparison = compare_runs(runs, reference, column)
     if markdown is not None:
-        make_parents(markdown, "--markdown")
-        write_file(markdown, to_markdown(leaderboard(comparison), comparison.notes))
+        with about("--markdown", markdown):
+            markdown.parent.mkdir(parents=True, exist_ok=True)
+            write_file(markdown, to_markdown(leaderboard(comparison), comparison.notes))
     write_result(json_file, comparison.to_json())
     show_comparison(comparison)
     if out is not None:

@@ -85,7 +85,8 @@ def write_demo(
     """
     finished = FinishedRun.open(run, key="demo")
     model = _model_folder(finished)
-    check_output_folder(out, "--out")
+    with about("--out", out):
+        check_output_folder(out)
     if out.is_dir() and any(out.iterdir()) and not (out / ABOUT).is_file():
         raise DistilvecError(f"{out} exists and is no demo.", "Choose a new or empty folder.", key="--out")
     store = ArtifactStore(cache_root(finished.recipe))

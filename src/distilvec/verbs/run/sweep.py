@@ -30,7 +30,7 @@ from distilvec.config.base import explain as explain_invalid
 from distilvec.config.paths import resolve_tree
 from distilvec.config.schema import Recipe, SweepSection
 from distilvec.core.errors import Busy, DistilvecError, ProcessLost, Stopped, about, first_line, user_error
-from distilvec.core.files import locked, read_json, write_json
+from distilvec.core.files import acquire_lock, read_json, write_json
 from distilvec.core.log import log
 from distilvec.core.run_folder import DETAILS, RunFolder
 from distilvec.pipeline.claim import own_folder, recipe_inputs, refuse_foreign, refuse_inputs_inside
@@ -282,7 +282,8 @@ def run_sweep(
         entries[name] = {key: value for key, value in entries[name].items() if key != "message"} | values
         if not main:
             return
-        with locked(RunFolder(out).sweep.with_suffix(".lock"), "--out", f"sweep {out.name}", wait=True):
+        lock = RunFolder(out).sweep.with_suffix(".lock")
+        with about("--out", out), acquire_lock(lock, f"sweep {out.name}", wait=True):
             others = []
             for entry in _entries(out):
                 if entry["name"] not in entries and entry["state"] in ("finished", "running"):

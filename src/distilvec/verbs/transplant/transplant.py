@@ -111,7 +111,8 @@ def check_target(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
             raise DistilvecError(
                 f"{out} is the folder of {name}, which is read.", "Choose another folder.", key="--out"
             )
-    check_output_folder(out, "--out")
+    with about("--out", out):
+        check_output_folder(out)
     if not overwrite and out.is_dir() and any(out.iterdir()):
         fix = ", or replace the model in it with --overwrite" if is_ours(out) else ""
         raise DistilvecError(f"{out} exists and is not empty.", f"Choose a new or empty folder{fix}.", key="--out")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,15 +26,7 @@ from distilvec.config.yaml_dialect import read_yaml
 from distilvec.core.errors import DistilvecError, about, nearest, user_error
 from distilvec.data.task_rows import TableOptions
 from distilvec.evaluation.aggregate import AVERAGES
-from distilvec.evaluation.task_files import (
-    OwnDocuments,
-    Titles,
-    load_classification,
-    load_pairs,
-    load_retrieval,
-    load_sts,
-)
-from distilvec.evaluation.tasks import RetrievalTask, StoredTask, Task, TaskFailure, task_texts
+from distilvec.evaluation.tasks import OwnDocuments, RetrievalTask, StoredTask, Task, TaskFailure, Titles, task_texts
 
 SUITE_ENDINGS = (".yaml", ".yml")
 
@@ -106,11 +98,11 @@ class RetrievalSection(TaskSection):
     )
 
 
-_SECTIONS: dict[str, tuple[type[TaskSection], Callable[..., Task]]] = {
-    "sts": (StsSection, load_sts),
-    "classification": (ClassificationSection, load_classification),
-    "pair": (PairSection, load_pairs),
-    "retrieval": (RetrievalSection, load_retrieval),
+_SECTIONS: dict[str, type[TaskSection]] = {
+    "sts": StsSection,
+    "classification": ClassificationSection,
+    "pair": PairSection,
+    "retrieval": RetrievalSection,
 }
 
 
@@ -177,13 +169,15 @@ def suite_paths(path: Path) -> list[Path]:
 
 def load_task(section: TaskSection, folder: Path) -> Task:
     """Task of one entry; its relative path starts at `folder`."""
+    from distilvec.evaluation.task_files import READERS  # a run without a suite reads no files of tasks
+
     path = Path(absolute(str(section.path), folder, "suite"))
     arguments = section.model_dump(exclude={"path", "type", "domain", "gaps"})
     if isinstance(section, TableSection):
         arguments = {key: value for key, value in arguments.items() if key not in ("split", "subset", "columns")}
         arguments["options"] = section.options
     with about("suite", path):
-        return dataclasses.replace(_SECTIONS[section.type][1](path=path, **arguments), domain=section.domain)
+        return dataclasses.replace(READERS[section.type](path=path, **arguments), domain=section.domain)
 
 
 def suite_texts(tasks: Iterable[Task], documents: bool = True) -> dict[str, list[str]]:
@@ -224,7 +218,7 @@ def _section(number: int, entry: Any, folder: Path) -> TaskSection | list[Distil
         hint = nearest(str(kind)[:100], _SECTIONS) or "."
         problem = f"found {excerpt(kind)}{hint} Expected one of {', '.join(_SECTIONS)}."
         return [DistilvecError(problem, key=f"{number}.type")]
-    model = _SECTIONS[kind][0]
+    model = _SECTIONS[kind]
     try:
         return model.model_validate(resolve_tree(entry, folder, model))
     except ValidationError as error:

@@ -6,9 +6,9 @@ Every reader raises DistilvecError with the file, the line, the expected and the
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -25,11 +25,18 @@ from distilvec.data.task_rows import (
     table_rows,
     texts_of,
 )
-from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, make_retrieval
+from distilvec.evaluation.tasks import (
+    ClassificationTask,
+    OwnDocuments,
+    PairTask,
+    RetrievalTask,
+    StsTask,
+    Task,
+    Titles,
+    make_retrieval,
+)
 
 KEY = "suite"
-Titles = Literal["always", "unless_repeated", "never"]
-OwnDocuments = Literal["same_text", "leave_out", "keep"]
 TEST_SPLIT = TableOptions()
 
 
@@ -182,3 +189,79 @@ def _training_rows(labels: list[str], limit: int | None, seed: int, path: Path) 
             f"{path}: train_limit is {limit}, but there are {count} labels.", "Keep at least one row of each.", key=KEY
         )
     return draw_training_rows(labels, limit, seed)
+
+
+def _texts_by_id(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
+    """Title and text of every row of a corpus or queries file, by id."""
+    file = find_table(folder, stem)
+    if file is None:
+        raise DistilvecError(
+            f"{folder} has no {stem} file. Expected {stem} with an ending of {', '.join(TABLES)}.", key=KEY
+        )
+    texts: dict[str, tuple[str, str]] = {}
+    for line, row in read_rows(file):
+        key, title = row.get("id") if row.get("id") is not None else row.get("_id"), row.get("title")
+        if not isinstance(key, (str, int, float)) or "text" not in row:
+            raise DistilvecError(
+                f"{line} needs columns id (or _id) and text; found {some_of(row)}.", "Add them.", key=KEY
+            )
+        if isinstance(title, (dict, list)):
+            raise DistilvecError(f"{line} has {shown_value(title)} in column title. Expected a text.", key=KEY)
+        key = id_text(key)
+        if key in texts:
+            raise DistilvecError(f"{line} repeats the id '{key}'. Ids must be distinct.", key=KEY)
+        title, text = text_of(str(title or ""), line, "title"), text_of(row["text"], line, "text")
+        texts[text_of(key, line, "id")] = (title, text)
+    if not texts:
+        raise DistilvecError(f"{file} holds no rows. Expected one a line.", key=KEY)
+    return texts
+
+
+def read_judgements(path: Path) -> Iterator[tuple[tuple[str, str], float]]:
+    """Yield query id and document id, and the score, of every judgement.
+
+    A table has the columns query-id, corpus-id and score. Other files have a judgement a line, with tabs or spaces
+    between the fields: below a header, or without one those of BEIR's columns, or of TREC (query, iteration, document,
+    score). Errors: DistilvecError with the line.
+    """
+    for where, row in _judgement_rows(path):
+        need_columns(row, _JUDGEMENT_COLUMNS, where, _JUDGEMENT_FIX)
+        yield (id_text(row["query-id"]), id_text(row["corpus-id"])), number_of(row["score"], where, "score")
+
+
+def _judgement_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    if extension(path).removesuffix(".gz").removesuffix(".zst") in _NAMED_COLUMNS:
+        for where, row in read_rows(path):
+            yield where, {_JUDGEMENT_NAMES.get(name, name): value for name, value in row.items()}
+        return
+    names: tuple[str, ...] = ()
+    for where, line in read_lines(path):
+        if not line.strip():
+            continue
+        fields = line.strip("\r\n").split("\t") if "\t" in line else line.split()
+        if not names:
+            if not _is_number(fields[-1]):
+                names = tuple(_JUDGEMENT_NAMES.get(name.strip(), name.strip()) for name in fields)
+                need_columns(dict.fromkeys(names), _JUDGEMENT_COLUMNS, where, _JUDGEMENT_FIX)
+                continue
+            names = _TREC_COLUMNS if len(fields) == len(_TREC_COLUMNS) else _JUDGEMENT_COLUMNS
+        if len(fields) != len(names):
+            problem = f"{where}: {len(fields)} fields; expected {', '.join(names)}."
+            raise DistilvecError(problem, "Separate them by tabs or spaces.")
+        yield where, dict(zip(names, fields, strict=True))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+READERS: dict[str, Callable[..., Task]] = {
+    "sts": load_sts,
+    "classification": load_classification,
+    "pair": load_pairs,
+    "retrieval": load_retrieval,
+}

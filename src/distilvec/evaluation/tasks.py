@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 
 Array = np.ndarray[Any, Any]
+Titles = Literal["always", "unless_repeated", "never"]  # where they are put before the texts of documents
+OwnDocuments = Literal["same_text", "leave_out", "keep"]  # of a query that is a document itself
 NEIGHBORS, KNOWN_ITEM = "index-neighbors", "index-known-item"  # tasks of stored texts (evaluation/stored.py)
 OF_AN_INDEX = (NEIGHBORS, KNOWN_ITEM)  # made of an index itself, so that they count in no average
 

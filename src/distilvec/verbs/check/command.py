@@ -94,12 +94,15 @@ def check(
     check_input(test, "--test")
 
     from distilvec.verbs.check.section import index_keys
-    from distilvec.verbs.distill.evaluation_data import tested_paths
     from distilvec.verbs.distill.words import TextName, check_texts, text_paths
 
     query_names = [TextName(word) for word in queries or []]
     check_texts(query_names, key="queries")
-    inputs = [model, index, texts, made_by, *text_paths(query_names), *tested_paths(test)]
+    inputs = [model, index, texts, made_by, *text_paths(query_names)]
+    if test is not None:
+        from distilvec.verbs.distill.evaluation_data import tested_paths
+
+        inputs += tested_paths(test)
     check_outputs([("--json", json_file)], inputs)
 
     column_names = read_columns(columns or [])

@@ -137,7 +137,6 @@ def distill(
     """
     from distilvec.core.method_file import check_method_name
     from distilvec.students.design import parse_size
-    from distilvec.verbs.distill.evaluation_data import tested_paths
     from distilvec.verbs.distill.words import TextName, check_teacher, check_texts, is_change, read_dims, text_paths
 
     check_dry_run(dry_run, json_file)
@@ -164,7 +163,12 @@ def distill(
     overrides = read_overrides(changes)
     models = [teacher, student, *(made_by or []), pairs]
     files = changed_files(overrides if method is None else {"method.name": method, **overrides})
-    check_outputs([("--json", json_file)], [*models, *text_paths([*names, *query_names]), *tested_paths(test), *files])
+    tested: list[Path] = []
+    if test is not None:
+        from distilvec.verbs.distill.evaluation_data import tested_paths
+
+        tested = tested_paths(test)
+    check_outputs([("--json", json_file)], [*models, *text_paths([*names, *query_names]), *tested, *files])
 
     from distilvec.verbs.distill.distill import distill as distil
     from distilvec.verbs.distill.screens import show_end

@@ -64,10 +64,8 @@ def suite_of(path: Path, root: Path) -> Path:
         return _stored(entry, root)
 
 
-def tested_paths(path: Path | None) -> list[Path]:
+def tested_paths(path: Path) -> list[Path]:
     """Return the files and folders that `suite_of` and the scoring of its suite read."""
-    if path is None:
-        return []
     return suite_paths(path) if path.suffix.lower() in SUITE_ENDINGS else [path]
 
 

@@ -9,7 +9,7 @@ import pytest
 from refusals import refused
 
 from distilvec.config.schema import SourceSection
-from distilvec.data import sources
+from distilvec.data import docstrings
 from distilvec.data.sources import read_source, source_content, source_files
 
 
@@ -138,7 +138,7 @@ def test_rows_without_texts_are_named(tmp_path):
 
 
 def test_builtin_docstrings_are_the_passages(monkeypatch):
-    monkeypatch.setattr(sources.docstrings, "passages_by_name", lambda: iter([("a.function", "a passage")]))
+    monkeypatch.setattr(docstrings, "passages_by_name", lambda: iter([("a.function", "a passage")]))
     assert list(read_source(SourceSection(builtin="python-docstrings"), 0)) == ["a passage"]
 
 

@@ -14,7 +14,7 @@ from distilvec.core.hashing import combine, hash_files
 from distilvec.core.log import log
 from distilvec.core.model_name import ModelName
 from distilvec.core.storage import Remote
-from distilvec.data import docstrings, readers
+from distilvec.data import readers
 from distilvec.data.origins import COLUMNS as DOCUMENT_COLUMNS
 from distilvec.data.readers import READABLE, VECTOR_COLUMNS, extension, names_of
 from distilvec.data.task_rows import shown_value, some_of
@@ -108,6 +108,8 @@ def read_texts(source: SourceSection, position: int) -> Iterator[SourceText]:
     key = f"corpus.sources.{position}"
     conditions = Conditions(source.where)
     if source.builtin is not None:
+        from distilvec.data import docstrings
+
         for name, passage in docstrings.passages_by_name():
             yield SourceText(passage, name, "docstring")
     elif source.tokenizer is not None:

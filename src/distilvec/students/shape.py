@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,9 +34,9 @@ from distilvec.students.design import ModelShape, TokensUsed
 from distilvec.students.factorize import check_factorizable
 from distilvec.students.layers import layer_list
 from distilvec.students.narrow import feed_forward_names
-from distilvec.vocabulary.choose import Texts
-from distilvec.vocabulary.pieces import Pieces
-from distilvec.vocabulary.trim import Words, trim, unseen
+
+if TYPE_CHECKING:
+    from distilvec.vocabulary.choose import Texts
 
 ENCODER_DECODERS = ("t5", "mt5", "umt5")
 
@@ -92,6 +92,9 @@ def _backbone(model: ModelName) -> PreTrainedModel:
 
 def count_tokens(tokenizer: PreTrainedTokenizerBase, texts: Mapping[str, Texts]) -> TokensUsed:
     """Count the tokens that texts use, by language, as a vocabulary trimmed to them has them."""
+    from distilvec.vocabulary.pieces import Pieces
+    from distilvec.vocabulary.trim import Words, trim, unseen
+
     with about("student.model"):
         pieces = Pieces(tokenizer, "the model's tokenizer")
     words = {language: Words(read(), pieces) for language, read in texts.items()}

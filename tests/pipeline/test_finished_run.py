@@ -23,7 +23,7 @@ from distilvec.pipeline import finished_run
 from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
 from distilvec.report.values import Report, Verdict
 from distilvec.train.metrics import Metric
-from distilvec.verbs.distill.screens import numbers
+from distilvec.verbs.distill.distill import numbers
 from distilvec.verbs.opened_run import Run
 
 

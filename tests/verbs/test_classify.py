@@ -298,7 +298,7 @@ def test_a_student_far_below_its_teacher_is_told_how_to_train_a_larger_one(
     words, larger, rows, tiny_model, tmp_path, capsys, monkeypatch
 ):
     """The printed command takes the same rows and the teacher that has learned them, and runs as it is printed."""
-    monkeypatch.setattr("distilvec.verbs.classify.result.far_below_the_teacher", lambda report: "It is far below.")
+    monkeypatch.setattr("distilvec.verbs.classify.classify.far_below_the_teacher", lambda report: "It is far below.")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     changes = [f"{key}={value}" for key, value in FAST.items()]

@@ -16,7 +16,7 @@ from distilvec.data.sources import read_source
 from distilvec.evaluation.suite import load_suite
 from distilvec.pipeline.inputs import teacher_keys
 from distilvec.teachers.open import open_table
-from distilvec.verbs.check.section import index_keys
+from distilvec.teachers.sources import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
 from distilvec.verbs.distill.recipe import Request, make_recipe
 from distilvec.verbs.distill.texts import text_sources, with_column, with_pieces

@@ -44,8 +44,8 @@ from distilvec.teachers.indexes import copy
 from distilvec.teachers.open import open_table
 from distilvec.teachers.table_embedder import SAMPLE, TableEmbedder
 from distilvec.verbs.check.check import check_index
+from distilvec.verbs.distill.distill import next_command
 from distilvec.verbs.distill.made_by import recognize
-from distilvec.verbs.distill.screens import next_command
 from distilvec.verbs.evaluate.scores import score_models
 from distilvec.verbs.export.export import parity_task
 from distilvec.verbs.plan.plan import make_plan

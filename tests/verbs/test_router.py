@@ -26,8 +26,7 @@ from distilvec.models.load import load
 from distilvec.pipeline.run import run
 from distilvec.teachers.open import load_teacher, open_embedder
 from distilvec.verbs.check.check import check
-from distilvec.verbs.export.export import export_model
-from distilvec.verbs.export.folders import document_tower
+from distilvec.verbs.export.export import document_tower, export_model
 from distilvec.verbs.serve.model import ServedModel
 
 TEXTS = make_texts(20, seed=3)

@@ -32,9 +32,8 @@ try:
 except ImportError:  # before typer had its own copy of click
     from click import ClickException as UsageProblem  # type: ignore[assignment]
 
-from distilvec.cli.colour import RED, coloured
 from distilvec.cli.layout import EVERYWHERE
-from distilvec.cli.output import json_alone
+from distilvec.cli.output import RED, coloured, json_alone
 from distilvec.core.errors import DistilvecError, Interrupted, ProcessLost, Stopped, first_line, user_error
 from distilvec.core.escape import visible
 from distilvec.core.files import user_cache

@@ -13,7 +13,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from distilvec.cli.colour import BOLD, CYAN, coloured
+from distilvec.cli.output import BOLD, CYAN, coloured
 from distilvec.core.errors import set_by
 
 GROUPS = {  # the verbs of each group, with the arguments of an example

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from distilvec.cli.colour import BOLD, RED, coloured, coloured_table
+from distilvec.cli.output import BOLD, RED, coloured, coloured_table
 from distilvec.core.escape import one_line, visible
 from distilvec.core.similarity import NEIGHBOR_COUNT
 from distilvec.evaluation.evaluator import Score

@@ -1,13 +1,19 @@
-"""Kinds of sources that vectors come from, told from their names alone: nothing is opened, and no torch is imported."""
+"""The sources that vectors come from, told by their names alone: their kinds, and an index as a recipe's section.
+
+Nothing is opened, and no torch is imported.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from distilvec.core.errors import DistilvecError, about
+from distilvec.core.files import absolute_path
 from distilvec.core.model_name import MODEL_FILES
-from distilvec.teachers.indexes.stores import is_index, nothing_to_read
+from distilvec.teachers.indexes.stores import is_index, nothing_to_read, read_address
 
 Kind = Literal["model", "export", "table", "api"]
 
@@ -53,3 +59,39 @@ def source_name(source: object) -> str:
     if not separator:
         return name
     return f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}"
+
+
+def index_keys(
+    index: str | Path,
+    key: str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    texts: str | Path | None = None,
+    limit: int | None = None,
+    similarity: str | None = None,
+    repeats: str | None = None,
+) -> dict[str, Any]:
+    """Return the recipe's keys of a table or index; paths are absolute.
+
+    Errors: DistilvecError with `key` for an address of no known kind, with a password in it, or a path that does not
+    exist.
+    """
+    name = str(index)
+    with about(key):
+        address = read_address(index)
+    if address.path is not None:
+        if not address.path.exists():
+            raise DistilvecError(f"{name} does not exist.", "Check the path.", key=key)
+        name = str(absolute_path(address.path))
+    keys: dict[str, Any] = {"vectors": name}
+    if columns:
+        keys["columns"] = dict(columns)
+    if texts is not None:
+        keys["texts"] = str(absolute_path(Path(texts)))
+    if limit is not None:
+        keys["limit"] = limit
+    if similarity is not None:
+        keys["similarity"] = similarity
+    if repeats is not None:
+        keys["repeats"] = repeats
+    return keys

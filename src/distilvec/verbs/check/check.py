@@ -32,7 +32,7 @@ from distilvec.teachers.model_embedder import ModelEmbedder, RoutedEmbedder
 from distilvec.teachers.open import Source, expect_kind, open_table, opened
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.verbs.check.command import check as command
-from distilvec.verbs.check.section import index_keys
+from distilvec.teachers.sources import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
 from distilvec.verbs.distill.made_by import compare_maker
 from distilvec.verbs.distill.texts import text_sources

@@ -93,7 +93,7 @@ def check(
     check_input(texts, "--texts")
     check_input(test, "--test")
 
-    from distilvec.verbs.check.section import index_keys
+    from distilvec.teachers.sources import index_keys
     from distilvec.verbs.distill.words import TextName, check_texts, text_paths
 
     query_names = [TextName(word) for word in queries or []]

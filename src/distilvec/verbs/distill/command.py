@@ -171,7 +171,7 @@ def distill(
     check_outputs([("--json", json_file)], [*models, *text_paths([*names, *query_names]), *tested, *files])
 
     from distilvec.verbs.distill.distill import distill as distil
-    from distilvec.verbs.distill.screens import show_end
+    from distilvec.verbs.distill.distill import show_end
 
     run = distil(
         teacher,
@@ -233,8 +233,7 @@ def quickstart(
     # The user, on the size or on what it would decide
     decides_itself = "student.size" in changes or bool(stated_sizes(changes))
 
-    from distilvec.verbs.distill.distill import distill
-    from distilvec.verbs.distill.screens import show_end
+    from distilvec.verbs.distill.distill import distill, show_end
 
     run = distill(
         recipe["teacher"]["model"],

@@ -33,7 +33,7 @@ from distilvec.pipeline.inputs import Model, Texts, model_name, teacher_keys
 from distilvec.students.design import SMALL, WIDE, parse_size
 from distilvec.students.shape import read_shape, read_width
 from distilvec.teachers.indexes.stores import read_address, store_of
-from distilvec.teachers.sources import check_kind, source_kind
+from distilvec.teachers.sources import check_kind, index_keys, source_kind
 from distilvec.verbs.distill.command import distill as command
 from distilvec.verbs.distill.texts import text_sources, with_column, with_pieces
 
@@ -245,8 +245,6 @@ def _teacher(request: Request, root: Path) -> dict[str, Any]:
 
 def _index_teacher(request: Request) -> dict[str, Any]:
     """Return how the recipe's teacher section names an index and reads it."""
-    from distilvec.verbs.check.section import index_keys
-
     texts = request.texts if has_texts_elsewhere(request) else None
     if isinstance(texts, (list, tuple)):
         (texts,) = texts

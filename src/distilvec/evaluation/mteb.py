@@ -239,11 +239,12 @@ def _load_data(task: Any, data: Path | None) -> None:
     """Load data from the hub. Note: mteb loads the parts of an aggregate task itself, one after the other."""
     if task.data_loaded or task.is_aggregate:
         return
-    if is_prepared(task):
-        source, name, data = task.metadata.dataset["path"], task.metadata.name, data or Path("DATA")
+    source, name = task.metadata.dataset["path"], task.metadata.name
+    if name in _PREPARED and source.startswith("trmteb/"):  # the authors score other rows than those on the hub
+        folder = data or Path("DATA")
         raise NoDataError(
             f"the authors of TR-MTEB score rows that their code takes from {source}.",
-            f"Put these rows into {data / name} and pass --data {data}.",
+            f"Put these rows into {folder / name} and pass --data {folder}.",
             key="--data",
         )
     try:
@@ -512,11 +513,6 @@ def benchmark_tasks(mteb: Any, name: str) -> list[Any]:
         return [task for task in mteb.get_benchmark("BEIR").tasks if task.metadata.name != "MSMARCO"]
     tasks = list(mteb.get_tasks(tasks=list(_IN_MTEB), languages=["tur"], exclude_superseded=False))
     return tasks + [_make_task(task, *settings) for task, settings in {**_STORED, **_PREPARED}.items()]
-
-
-def is_prepared(task: Any) -> bool:
-    """Return whether the authors score other rows than those stored on the hub."""
-    return task.metadata.name in _PREPARED and task.metadata.dataset["path"].startswith("trmteb/")
 
 
 def _make_task(name: str, kind: str, data: str) -> Any:

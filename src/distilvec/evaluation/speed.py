@@ -198,6 +198,11 @@ def measure_speed(
         settings_left_out = ", ".join(table.left_out)
         rest = f"left out, to keep within {limit_seconds:g} s in all (evaluation.speed_seconds): {settings_left_out}"
         notes.append(f"{rest}. `distilvec speed` measures every setting")
+    for name, size in sizes.items():
+        largest = {}
+        for backend in backends:
+            largest[backend] = {str(role): largest_batch(rows, name, backend, role) for role in ROLE_TOKENS}
+        sizes[name] = replace(size, largest_batch_under_100_ms=largest[backends[0]], largest_batch_by_backend=largest)
     settings_used = {"least_repeats": LEAST_REPEATS, "timed": TIMED, "limit_seconds": limit_seconds}
     reference = "teacher" if "teacher" in sizes else next(iter(sizes))
     ratios = {name: speed_ratios(rows, name, reference) for name in sizes if name != reference}
@@ -206,7 +211,7 @@ def measure_speed(
         machine=machine_info(),
         settings={**asdict(timing), **settings_used},
         rows=rows,
-        models={name: _with_largest_batches(size, rows, name, backends) for name, size in sizes.items()},
+        models=sizes,
         reference=reference,
         ratio={role: first[role].ratio if role in first else None for role in ROLE_TOKENS},
         ratios=ratios,
@@ -386,13 +391,6 @@ def onnx_encoders(
 
 
 BACKENDS = {"pytorch": pytorch_encoders, "onnx": onnx_encoders}
-
-
-def _with_largest_batches(size: ModelSize, rows: Sequence[SpeedRow], name: str, backends: Sequence[str]) -> ModelSize:
-    largest = {}
-    for backend in backends:
-        largest[backend] = {str(role): largest_batch(rows, name, backend, role) for role in ROLE_TOKENS}
-    return replace(size, largest_batch_under_100_ms=largest[backends[0]], largest_batch_by_backend=largest)
 
 
 def largest_batch(rows: Sequence[SpeedRow], model: str, backend: str, role: Role) -> int | None:

@@ -82,7 +82,13 @@ def refuse_foreign(run: RunFolder) -> None:
         if run.is_ours():
             run.check_format("--out")
             return
-        if not folder.exists() or _is_empty(run):
+        if not folder.exists():
+            return
+        entries = list(folder.iterdir())
+        if run.details in entries and run.details.is_dir():  # what a kill before its marker was written has left
+            entries.remove(run.details)
+            entries += run.details.iterdir()
+        if all(is_scratch(entry) for entry in entries):
             return
     raise DistilvecError(
         f"{folder} holds files and is no folder of a distilvec run: it has no {run.marker.relative_to(folder)}. "
@@ -90,15 +96,6 @@ def refuse_foreign(run: RunFolder) -> None:
         "Choose a new or empty folder.",
         key="--out",
     )
-
-
-def _is_empty(run: RunFolder) -> bool:
-    """Whether a folder holds nothing but what a kill before its marker was written has left."""
-    entries = list(run.path.iterdir())
-    if run.details in entries and run.details.is_dir():
-        entries.remove(run.details)
-        entries += run.details.iterdir()
-    return all(is_scratch(entry) for entry in entries)
 
 
 @contextmanager
@@ -119,7 +116,11 @@ def claim_folder(run: RunFolder, recipe: Section, fingerprint: str, restart: boo
                 check_output_folder(model)  # a link to nothing, say: before the training writes other files
         is_changed = run.fingerprint.exists() and run.fingerprint.read_text().strip() != fingerprint
         if is_changed and has_trained(run):
-            changed = ", ".join(_changed_keys(run.recipe, recipe)) or _changed_files(recipe)
+            changed = ", ".join(_changed_keys(run.recipe, recipe))
+            method = getattr(recipe, "method", None)
+            if not changed and method is not None and method.name.endswith(".py"):
+                changed = f"{Path(method.name).name}, its texts or its models changed"
+            changed = changed or "its files changed"
             raise DistilvecError(
                 f"{run.path} holds a run of another recipe or other data ({changed}); it is not trained further.",
                 "Choose another folder, or start over with --restart, which moves that run aside.",
@@ -182,14 +183,6 @@ def has_trained(run: RunFolder) -> bool:
     results = [run.training_result, run.last, run.students, run.report, run.record]
     checkpoints = [stage.checkpoint for stage in (run.training, *run.earlier_stages)]
     return any(path.exists() for path in (*results, *checkpoints))
-
-
-def _changed_files(recipe: Section) -> str:
-    """Describe a change that no key shows; a file of a method is the usual one."""
-    method = getattr(recipe, "method", None)
-    if method is None or not method.name.endswith(".py"):
-        return "its files changed"
-    return f"{Path(method.name).name}, its texts or its models changed"
 
 
 def _changed_keys(path: Path, recipe: Section) -> list[str]:

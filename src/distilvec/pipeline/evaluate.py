@@ -87,21 +87,11 @@ def stored_report(job: Job) -> Report:
         log(f"{problem}\nmeasuring everything again")
         report = None
     if report is not None and report.fingerprint == key:
-        _forget_failed_parts(report)
+        # Failures of single tasks stay: they have a column, and belong to scores that are measured
+        report.failures = [failure for failure in report.failures if failure.column is not None]
         return report
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return Report(name=job.recipe.name, fingerprint=key, created=created)
-
-
-def _forget_failed_parts(report: Report) -> None:
-    """Drop the failures of whole parts, so that these are measured again.
-
-    Failures of single tasks stay: they have a column, and belong to scores that are measured.
-    """
-    failed = [failure.task for failure in report.failures if failure.column is None]
-    report.failures = [failure for failure in report.failures if failure.column is not None]
-    # Earlier versions have written failed parts as measured
-    report.measured = [name for name in report.measured if name not in failed]
 
 
 def _fingerprint(job: Job) -> str:
@@ -141,7 +131,9 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
     if projected is not None:
         projected.to(device)
     student.to(device)  # last: the projected one shares its modules, and is built on the CPU
-    with job.teacher.load(job.recipe.train.device) if _reads_teacher(job) else nullcontext() as teacher:
+    # The distances of texts alone need no teacher whose vectors of them are in its cache
+    reads_teacher = _steps(job) != ["texts"] or cached_vectors(job, job.corpus.holdout_rows) is None
+    with job.teacher.load(job.recipe.train.device) if reads_teacher else nullcontext() as teacher:
         if is_api(teacher):
             teacher.store_in(open_cache(job, job.teacher), job.teacher.corpus)
         if isinstance(teacher, ModelEmbedder):
@@ -166,11 +158,6 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             dims=job.recipe.student.dims or (),
             trust_remote_code=job.recipe.student.trust_remote_code,
         )
-
-
-def _reads_teacher(job: Job) -> bool:
-    """Whether a part needs the teacher itself: not the distances of texts whose vectors are in its cache."""
-    return _steps(job) != ["texts"] or cached_vectors(job, job.corpus.holdout_rows) is None
 
 
 def _untrained(job: Job, device: str) -> ModelEmbedder | None:

@@ -104,15 +104,8 @@ def measure_rate(compute: Callable[[Rows], Any], lengths: Lengths) -> tuple[PerT
         began = time.perf_counter()
         results.append(compute(rows))
         seconds.append((time.perf_counter() - began) / int(lengths[rows].sum()))
-    return PerToken(mean_lengths(lengths, groups), (seconds[0], seconds[1])), results
-
-
-def mean_lengths(lengths: Lengths, groups: tuple[Rows, Rows]) -> tuple[int, int]:
-    """The mean length of the short and of the long texts, the first never above the second."""
-    short_rows, long_rows = groups
-    short = round(float(lengths[short_rows].mean()))
-    long = round(float(lengths[long_rows].mean()))
-    return min(short, long), long
+    short, long = (round(float(lengths[rows].mean())) for rows in groups)
+    return PerToken((min(short, long), long), (seconds[0], seconds[1])), results
 
 
 def embedding_rate(model: ModelEmbedder, texts: Sequence[Text]) -> tuple[PerToken, Lengths]:

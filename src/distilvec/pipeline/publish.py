@@ -159,6 +159,11 @@ def run_record(
         model: [Score(score.task, score.type, score.metric, round(score.value, 4)) for score in column]
         for model, column in report.scores.items()
     }
+    # Of the method files that trained the student; None if distilvec's own methods did
+    codes = [stage.code for stage, _ in stages]
+    code = codes[0]
+    if len(codes) > 1:
+        code = fingerprint(*codes) if any(codes) else None
     return RunRecord(
         name=recipe.name,
         teacher=teachers[0],
@@ -171,7 +176,7 @@ def run_record(
             options=recipe.method.options,
             weights=dict(objective.weights),
             citation=objective.citation,
-            code=code_of(stages),
+            code=code,
         ),
         training=training_record(stages, start),
         metrics=dict(shipped.numbers),
@@ -184,14 +189,6 @@ def run_record(
         hub={**hub_record(recipe), **hub},
         cuts=cut_scores(recipe.student.dims or (), report),
     )
-
-
-def code_of(stages: Sequence[tuple[Stage, Progress]]) -> str | None:
-    """The hash of the method files that trained a student, one for all stages; None if distilvec's own methods did."""
-    codes = [stage.code for stage, _ in stages]
-    if len(codes) == 1:
-        return codes[0]
-    return fingerprint(*codes) if any(codes) else None
 
 
 def cut_scores(dims: Sequence[int], report: Report) -> list[CutScore]:
@@ -214,11 +211,15 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> T
     batch_size: int | str = train.batch_size * train.gradient_accumulation_steps
     if train.max_tokens:
         batch_size = f"{train.max_tokens} tokens"
+    # What the recipe leaves to the machine: minutes or passes
+    length = None if last.automatic is None else str(last.automatic)
+    if train.minutes is not None:
+        length = f"{train.minutes:g} minutes"
     return TrainingRecord(
         steps=sum(part.step for part in progress),
         texts=sum(part.texts for part in progress),
         epochs=round(state.passes, 2) if state.step_in_epoch else state.epoch,
-        length=training_length(last),
+        length=length,
         batch_size=batch_size,
         learning_rate=state.learning_rate,
         final_learning_rate=final_rate(train, state.learning_rate),
@@ -234,13 +235,6 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> T
         minutes=round(sum(part.seconds for part in progress) / 60, 1),
         stages=records if last.name else [],
     )
-
-
-def training_length(stage: Stage) -> str | None:
-    """Say what the recipe leaves to the machine: passes or minutes; None if it states epochs or max_steps."""
-    if stage.recipe.train.minutes is not None:
-        return f"{stage.recipe.train.minutes:g} minutes"
-    return None if stage.automatic is None else str(stage.automatic)
 
 
 def hub_record(recipe: Recipe) -> dict[str, Any]:

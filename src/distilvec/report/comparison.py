@@ -254,8 +254,12 @@ def _columns(comparison: Comparison) -> list[BoardColumn]:
 
 def _cells(comparison: Comparison, rows: Sequence[Row], is_ranked: bool) -> dict[tuple[str, str], list[Cell]]:
     """Return the cells of all columns by kind and title."""
+    titles = []
+    for row in rows:
+        is_reference = len(comparison.rows) > 1 and row.run == comparison.reference
+        titles.append(f"{row.run} (reference)" if is_reference else row.run)
     columns: dict[tuple[str, str], list[Cell]] = {
-        ("name", "Run"): words(*(_run_title(comparison, row) for row in rows)),
+        ("name", "Run"): words(*titles),
         ("name", "Method"): words(*(row.method for row in rows)),
         ("seeds", "Seeds"): [number_cell(row.seeds, 0) for row in rows],
     }
@@ -276,12 +280,6 @@ def _cells(comparison: Comparison, rows: Sequence[Row], is_ranked: bool) -> dict
     for cost in COSTS:
         columns["cost", cost.title] = _cost_cells(rows, cost, is_ranked)
     return columns
-
-
-def _run_title(comparison: Comparison, row: Row) -> str:
-    if len(comparison.rows) > 1 and row.run == comparison.reference:
-        return f"{row.run} (reference)"
-    return row.run
 
 
 def _mean_cell(value: Number, deviation: Number, digits: int, is_best: bool = False) -> Cell:

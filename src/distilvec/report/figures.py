@@ -87,23 +87,20 @@ def figure_style(**settings: Any) -> Iterator[None]:
     """Apply matplotlib's settings for one figure, and log once which characters no installed font has."""
     require_extra("report", "figures")
     import matplotlib
+    from matplotlib.font_manager import fontManager
 
     with matplotlib.rc_context(), _missing_glyphs_logged():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
             matplotlib.rc_params_from_file(Path(__file__).with_suffix(".mplstyle"), False, False)
         )
-        matplotlib.rcParams["font.family"] = ["sans-serif", *_installed_families()]
+        installed = {font.name for font in fontManager.ttflist}
+        other_scripts = [
+            family for family in OTHER_SCRIPTS if family in installed
+        ]  # matplotlib warns at each missing one
+        matplotlib.rcParams["font.family"] = ["sans-serif", *other_scripts]
         matplotlib.rcParams.update(dict.fromkeys(INKED, INK) | settings)
         yield
-
-
-def _installed_families() -> list[str]:
-    """Return the families of OTHER_SCRIPTS that are installed: for others matplotlib warns at every text."""
-    from matplotlib.font_manager import fontManager
-
-    installed = {font.name for font in fontManager.ttflist}
-    return [family for family in OTHER_SCRIPTS if family in installed]
 
 
 @contextmanager

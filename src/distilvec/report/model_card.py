@@ -65,6 +65,11 @@ def model_card(record: RunRecord, exports: Mapping[str, ExportedForm] | None = N
     teacher = None if record.teacher is None or record.teacher.unread else record.teacher
     student_length = None if student is None else student.max_length
     teacher_length = None if teacher is None else teacher.max_length
+    name = record.name or (student.name if student is not None else None) or "student"
+    languages = languages_of(record)
+    metadata = card_data(
+        record.hub, ["knowledge-distillation"], languages, record.name or "student", eval_results(record)
+    )
     return _template().render(
         record=record,
         student=student,
@@ -73,8 +78,8 @@ def model_card(record: RunRecord, exports: Mapping[str, ExportedForm] | None = N
         method=record.method,
         training=record.training,
         supervised=record.supervised,
-        front=front_matter(record),
-        name=record.name or (student.name if student is not None else None) or "student",
+        front=str(metadata.to_yaml()),
+        name=name,
         teachers=teachers_table([teacher or TeacherRecord(), *record.more_teachers]),
         loading=loading_call(student),
         from_folder=FROM_FOLDER,
@@ -82,7 +87,7 @@ def model_card(record: RunRecord, exports: Mapping[str, ExportedForm] | None = N
         prompts={} if student is None else {role: text for role, text in student.prompts.items() if text},
         scores=score_table(record.scores),
         asymmetric=bool(record.scores.get("asymmetric")),
-        languages=languages_of(record),
+        languages=languages,
         unmeasured=unmeasured(record),
         cuts_note=left_out_text(record.cut_tasks, record.scores),
         shorter=shorter_reading(student_length, teacher_length),
@@ -106,13 +111,6 @@ def unmeasured(record: RunRecord) -> list[str]:
         "speed": record.speed is not None,
     }
     return [*(name for name, is_known in gaps.items() if not is_known), "other languages", "biases of its teacher"]
-
-
-def front_matter(record: RunRecord) -> str:
-    """Return the card's metadata as YAML; base models, data, languages and license only if they are known."""
-    languages = languages_of(record)
-    name = record.name or "student"
-    return str(card_data(record.hub, ["knowledge-distillation"], languages, name, eval_results(record)).to_yaml())
 
 
 def teachers_table(teachers: Sequence[TeacherRecord]) -> Table | None:

@@ -58,19 +58,15 @@ def make_section(title: str, *parts: Block | Table | Figure | str | None) -> Sec
             if part:
                 blocks.append(Block("text", part))
         elif isinstance(part, Figure):
-            if part.table.rows:
-                _add_figure(blocks, part)
+            if not part.table.rows:
+                continue
+            if blocks and blocks[-1].kind == "figures":  # figures that follow each other are one block
+                blocks[-1] = Block("figures", [*blocks[-1].content, part])
+            else:
+                blocks.append(Block("figures", [part]))
         elif part is not None and part.content:
             blocks.append(part)
     return Section(title, blocks) if blocks else None
-
-
-def _add_figure(blocks: list[Block], figure: Figure) -> None:
-    """Add a figure; figures that follow each other are one block."""
-    if blocks and blocks[-1].kind == "figures":
-        blocks[-1] = Block("figures", [*blocks[-1].content, figure])
-    else:
-        blocks.append(Block("figures", [figure]))
 
 
 def folded(summary: str, *parts: Block | Table | Figure | None) -> Block:

@@ -89,7 +89,11 @@ def make_verdict(
     _add_task_score(verdict, record.supervised)
     _add_overlap(verdict, record.overlap)
     _add_sizes(verdict, record, speed)
-    _add_api_costs(verdict, record)
+    teachers = [*([] if record.teacher is None else [record.teacher]), *record.more_teachers]
+    apis = [teacher.api for teacher in teachers if teacher.api is not None]
+    verdict.teacher_requests = _sum(api.requests for api in apis)
+    verdict.teacher_tokens = _sum(api.tokens for api in apis)
+    verdict.teacher_cost = _sum(api.cost for api in apis)
     if vocabulary is not None:
         verdict.tokens = vocabulary.after.vocabulary.size
         verdict.tokens_before = vocabulary.before.vocabulary.size
@@ -188,15 +192,6 @@ def _add_sizes(verdict: Verdict, record: RunRecord, speed: Speed | None) -> None
         teacher = sizes["teacher"].parameters
     if teacher and teacher > 1.05 * student and not is_unread:
         verdict.smaller = teacher / student
-
-
-def _add_api_costs(verdict: Verdict, record: RunRecord) -> None:
-    """Add requests, tokens and cost of all teachers behind an API."""
-    teachers = [*([] if record.teacher is None else [record.teacher]), *record.more_teachers]
-    apis = [teacher.api for teacher in teachers if teacher.api is not None]
-    verdict.teacher_requests = _sum(api.requests for api in apis)
-    verdict.teacher_tokens = _sum(api.tokens for api in apis)
-    verdict.teacher_cost = _sum(api.cost for api in apis)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -161,9 +161,12 @@ def check_cache() -> list[Check]:
     """Show the folder that runs share with its size, and the free space of its disk; it has to be writable."""
     folder = user_cache()
     size = f"{folder_bytes(folder) / GIB:.1f} GB" if folder.is_dir() else "not made yet"
-    if problem := write_problem(folder):
+    try:
+        with tempfile.TemporaryFile(dir=existing_folder(folder)):
+            pass
+    except OSError as error:
         fix = "Make the folder writable, or set DISTILVEC_CACHE to another one."
-        return [Check("cache", f"{folder}: {problem}", "broken", fix)]
+        return [Check("cache", f"{folder}: {first_line(error)}", "broken", fix)]
 
     free = shutil.disk_usage(existing_folder(folder)).free
     disk = f"{free / GIB:.1f} GB free for the cache"
@@ -179,15 +182,6 @@ def check_temporary_folder() -> list[Check]:
     except FileNotFoundError as error:
         return [Check("temporary files", first_line(error), "broken", "Set TMPDIR to a folder that can be written.")]
     return [Check("temporary files", str(folder))]
-
-
-def write_problem(folder: Path) -> str:
-    """Return why no file can be written into a folder, or into the one that would hold it; empty if one can."""
-    try:
-        with tempfile.TemporaryFile(dir=existing_folder(folder)):
-            return ""
-    except OSError as error:
-        return first_line(error)
 
 
 def existing_folder(path: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,19 +34,16 @@ def expert_names(report: Report) -> list[str]:
     facets = next((_facets(line) for line in report.history if _facets(line)), {})
     if len(facets) != count:
         return [f"expert {number}" for number in range(1, count + 1)]
-    split = [_split_facet(facet) for facet in facets]
+    split = []
+    for facet in facets:  # such as "pairwise_1", with the number of its teacher; without one for a single teacher
+        name, _, teacher = facet.rpartition("_")
+        split.append((name, teacher) if name and teacher.isdecimal() else (facet, ""))
     teachers = list(dict.fromkeys(teacher for _, teacher in split if teacher))  # in the recipe's order
     names = []
     for number, (name, teacher) in enumerate(split, 1):
         origin = f" (teacher {teachers.index(teacher) + 1})" if teacher else ""
         names.append(f"{number} {name}{origin}")
     return names
-
-
-def _split_facet(facet: str) -> tuple[str, str]:
-    """Return the name of a facet and the number of its teacher, "" for a single teacher: "pairwise_1"."""
-    match = re.fullmatch(r"(.+?)(?:_([0-9]+))?", facet)
-    return (facet, "") if match is None else (match[1], match[2] or "")
 
 
 def routing_points(history: Sequence[MetricsLine], names: Sequence[str]) -> list[LinePoint]:

@@ -33,7 +33,11 @@ def section(report: Report) -> Section | None:
         for model, agreement in in_order(rankings.models).items():
             rows.append({"task": task, "model": model, "agreement": agreement})
         if rankings.queries is not None:
-            queries[task] = _with_most_lost(rankings.queries, most)
+            # Those that lose most, with the texts of their documents alone
+            lost = sorted(rankings.queries.rows, key=lambda row: row.change)[:most]
+            listed_ids = {document for row in lost for ids in (row.found or {}).values() for document in ids}
+            documents = {name: text for name, text in rankings.queries.documents.items() if name in listed_ids}
+            queries[task] = replace(rankings.queries, rows=lost, documents=documents)
             listed, count = len(queries[task].rows), rankings.queries.count
             if listed < count:
                 notes.append(FEW.format(shown=listed, count=count, task=task))
@@ -42,14 +46,6 @@ def section(report: Report) -> Section | None:
     if queries:
         every = Block("queries", {"table": query_table(queries), "rankings": document_ids(queries)})
     return make_section("Search results side by side", agreement_table, *notes, every)
-
-
-def _with_most_lost(queries: RankedQueries, most: int) -> RankedQueries:
-    """Return the queries that lose most, with the texts of their documents alone."""
-    rows = sorted(queries.rows, key=lambda row: row.change)[:most]
-    listed = {document for row in rows for ids in (row.found or {}).values() for document in ids}
-    documents = {document: text for document, text in queries.documents.items() if document in listed}
-    return replace(queries, rows=rows, documents=documents)
 
 
 def query_table(queries: Mapping[str, RankedQueries]) -> Table:

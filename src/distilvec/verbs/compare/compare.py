@@ -187,6 +187,7 @@ def _row(name: str, group: Sequence[FinishedRun], column: str, tasks: Sequence[s
     distances = [run.record.metrics.get("distance") for run in group]
     known_distances = [distance for distance in distances if distance is not None]
     role = "query" if column == "asymmetric" else "document"
+    queries = [[row.median_ms for row in _timings(run, "query") if row.batch_size == 1] for run in group]
     return Row(
         run=name,
         method=None if first.method is None else first.method.name,
@@ -197,7 +198,7 @@ def _row(name: str, group: Sequence[FinishedRun], column: str, tasks: Sequence[s
         asymmetric=_retention(group, "asymmetric", tasks) if column == "student" else {},
         parameters=None if first.student is None else first.student.parameters,
         megabytes=_mean(_megabytes(run) for run in group),
-        milliseconds=_mean(_milliseconds(run) for run in group),
+        milliseconds=_mean(times[0] if times else None for times in queries),
         texts_per_second=_mean(_texts_per_second(run, role) for run in group),
         minutes=_mean(training.minutes for training in trainings),
         texts=_mean(training.texts for training in trainings),
@@ -279,12 +280,6 @@ def _megabytes(run: FinishedRun) -> float | None:
     """Return the size of the student's saved fp32 weights, 10^6 bytes."""
     speed = run.report.speed
     return speed.models["student"].megabytes if speed is not None and "student" in speed.models else None
-
-
-def _milliseconds(run: FinishedRun) -> float | None:
-    """Return the student's median time in PyTorch for one query of 16 tokens."""
-    single = [row.median_ms for row in _timings(run, "query") if row.batch_size == 1]
-    return single[0] if single else None
 
 
 def _texts_per_second(run: FinishedRun, role: str) -> float | None:

@@ -146,13 +146,6 @@ def _is_number(host: str) -> bool:
     return True
 
 
-def check_type(request: Request) -> None:
-    """RequestError 415 for the types that a page of any site may send without asking first."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
-        raise RequestError(415, f"The body is {kind}. Send it with 'Content-Type: application/json'.")
-
-
 async def read_body(request: Request, limits: Limits, hold: Callable[[int], None]) -> bytes:
     """The body; RequestError 413 as soon as it is too large, 408 if it is not there in time.
 
@@ -339,7 +332,10 @@ class _Endpoints:
     async def embeddings(self, request: Request) -> Response:
         """Answer POST /v1/embeddings."""
         began = time.perf_counter()
-        check_type(request)
+        # The types that a page of any site may send without asking first
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+            raise RequestError(415, f"The body is {kind}. Send it with 'Content-Type: application/json'.")
         held = 0
 
         def hold(size: int) -> None:

@@ -95,9 +95,8 @@ def figure_style(**settings: Any) -> Iterator[None]:
             matplotlib.rc_params_from_file(Path(__file__).with_suffix(".mplstyle"), False, False)
         )
         installed = {font.name for font in fontManager.ttflist}
-        other_scripts = [
-            family for family in OTHER_SCRIPTS if family in installed
-        ]  # matplotlib warns at each missing one
+        # For a family that is not installed matplotlib warns at every text
+        other_scripts = [family for family in OTHER_SCRIPTS if family in installed]
         matplotlib.rcParams["font.family"] = ["sans-serif", *other_scripts]
         matplotlib.rcParams.update(dict.fromkeys(INKED, INK) | settings)
         yield

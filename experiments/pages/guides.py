@@ -9,7 +9,9 @@ from typing import Any
 from benchmarks.exports import exports_table
 from benchmarks.markdown import markdown_table
 from experiments.black_box import table as ways_table
+from experiments.built_in_prompt import table as built_in_table
 from experiments.clients import clients_table
+from experiments.fitted import table as fitted_table
 from experiments.held_out_origins import origins_table
 from experiments.intents import intents_table
 from experiments.interval_coverage import coverage_table
@@ -34,6 +36,7 @@ def parts() -> Parts:
     """The marked parts of the guides."""
     return {
         "docs/tutorial.md": {"quickstart": quickstart()},
+        "docs/guide.md": {"built_in_prompt": tables(("built_in_prompt", built_in_table))},
         "docs/reproduce.md": {"origins": tables(("held_out_origins", origins_table))},
         "docs/levers.md": {"levers": tables(("levers", levers_table))},
         "docs/language.md": {
@@ -55,7 +58,10 @@ def parts() -> Parts:
             "scale": tables(("scale", scale_table)),
             "queue": tables(("shard_queue", queue_table)),
         },
-        "docs/existing_index.md": {"databases": tables(("index_databases", databases_table))},
+        "docs/existing_index.md": {
+            "fitted": tables(("fitted", fitted_table)),
+            "databases": tables(("index_databases", databases_table)),
+        },
         "docs/task_student.md": {
             "classify": tables(("classify", classify_table)),
             "intents": tables(("intents", intents_table)),

@@ -54,7 +54,7 @@ def test_numbers_paths_variants_overrides(file, tmp_path):
         ),
         ("corpus.sources.0.pth=x", r"unknown key; did you mean 'path'"),
         ("studnet=1", r"did you mean 'student'"),
-        ("train.epochs=0", r"\[train.epochs\] .*greater than 0; found 0"),
+        ("train.epochs=-1", r"\[train.epochs\] .*greater than or equal to 0; found -1"),
         ("train.schedule.name=cyclic", r"train.schedule.name"),
         ("teacher.vectors=x.parquet", r"exactly one of 'model' and 'vectors'; found both.*whole section: {model: "),
         ("evaluation.marks={good: 80, fair: 90}", r"\[evaluation.marks\] .*fair, 90, is above good, 80"),
@@ -107,7 +107,7 @@ def test_an_unreadable_file(file):
 
 def test_several_problems_come_in_one_message(file):
     with pytest.raises(DistilvecError) as caught:
-        recipe.load(file, None, ["train.lr=1", "train.epochs=0"])
+        recipe.load(file, None, ["train.lr=1", "train.epochs=-1"])
     first, *others = str(caught.value).splitlines()
     assert first == f"[recipe] {file}: 2 problems."
     assert others[0].startswith("  [train.epochs] ") and others[1].startswith("  [train.lr] unknown key")

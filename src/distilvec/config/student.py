@@ -143,11 +143,18 @@ class StudentSection(Section):
         "every dropout rate of the backbone; 'own': those of its configuration; by default 0 where all that is learned "
         "are the teacher's vectors, else 'own'",
     )
-    dense: Literal["auto", "always", "keep", "fold", "never"] = key(
+    dense: Literal["auto", "always", "affine", "keep", "fold", "never"] = key(
         "auto",
-        "what follows the pooling; 'always': a new linear layer into the teacher's space, 'keep': the model's own "
-        "modules, 'fold': these with neighbouring linear layers as one matrix; 'auto': 'fold' for layers of the "
-        "teacher, 'always' where the widths differ or the student is of another family than its teacher",
+        "what follows the pooling; 'always': a new linear layer into the teacher's space, 'affine': the same with a "
+        "bias, behind vectors of length 1; 'keep': the model's own modules, 'fold': these with neighbouring linear "
+        "layers as one matrix; 'auto': 'fold' for layers of the teacher, 'affine' for those of another model, 'always' "
+        "where else the widths differ",
+    )
+    built_in_prompt: str | None = key(
+        None,
+        "a prompt of the teacher by its name there (query, document, STS), or words: the student gives the teacher's "
+        "vectors with this prompt for texts without one, and has no prompts of its own",
+        min_length=1,
     )
     dims: list[Units] | None = key(
         None,

@@ -59,10 +59,11 @@ class UpdateSection(Section):
 class TrainSection(Section):
     """Settings of training. Names follow Hugging Face's training arguments where one exists."""
 
-    epochs: Epochs | Literal["auto"] = key(
+    epochs: Annotated[int, Field(ge=0, le=1_000_000)] | Literal["auto"] = key(
         "auto",
         "passes over the training rows; 'auto': until about 100,000 texts (50,000 labelled examples) are seen, at most "
-        "30, and fewer steps where the distance to the teacher has stopped falling",
+        "30, and fewer steps where the distance to the teacher has stopped falling; 0: the student as it was fitted "
+        "before the first step",
     )
     minutes: float | None = key(
         None, "train for about this time on this machine, instead of epochs and max_steps; each stage", gt=0

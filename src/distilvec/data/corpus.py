@@ -65,6 +65,7 @@ VALIDATION_ORIGINS, ORIGIN_SHARE = 60, 5  # origins by default: at most one in f
 LONGEST_TEXT = 1_000_000  # characters; longer texts are truncated
 SEPARATOR = "\uffff"  # between two texts that are one input: no character of any text (data/examples.py)
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+PROMPTED = 8  # one in so many training texts keeps a built-in prompt, so that it changes no vector
 _ROWS = 8192  # read together
 LEFT_OUT = "named"  # kind of the texts of corpus.leave_out
 DOCSTRING = "docstring"  # what tells the origins of the built-in texts
@@ -101,6 +102,7 @@ class Corpus:
         self.origins: Rows = open_column(folder / "origins.npy")
         self.train_rows: Rows = open_column(folder / "train_rows.npy")
         self.holdout_rows: Rows = open_column(folder / "holdout_rows.npy")
+        self.bare_rows: Mask | None = None  # rows that models read without their prompt; see `with_bare_texts`
         self._bytes = np.memmap(folder / "texts.bin", dtype=np.uint8, mode="r").data
         drawn = len(self.train_rows) + len(self.holdout_rows)
         if not len(self.keys) == len(self.sources) == len(self.origins) == len(self.offsets) - 1 == drawn:
@@ -129,10 +131,15 @@ class Corpus:
 
     def prompted(self, rows: Sequence[int] | Rows) -> list[Text]:
         """The texts of `rows` as models read them: with the prompt of the source's role, of a pair before the first."""
+        numbers = np.asarray(rows, dtype=np.int64)
         prompts = [self.prompts.get(role, "") for role in self.roles]
-        sources = self.sources[np.asarray(rows, dtype=np.int64)].tolist()
-        texts = [prompts[source] + text for source, text in zip(sources, self.stored(rows), strict=True)]
-        return self._split(texts)
+        sources = self.sources[numbers].tolist()
+        texts = self.stored(rows)
+        prompted = [prompts[source] + text for source, text in zip(sources, texts, strict=True)]
+        if self.bare_rows is not None:
+            is_bare = self.bare_rows[numbers].tolist()
+            prompted = [text if bare else long for text, long, bare in zip(texts, prompted, is_bare, strict=True)]
+        return self._split(prompted)
 
     def _split(self, texts: list[str]) -> list[Text]:
         if not self.paired:
@@ -180,6 +187,19 @@ def with_prompts(corpus: Corpus, prompts: Mapping[Role, str], root: Path) -> Cor
     prompted.fingerprint = name
     prompted.keys = open_or_build(root / name, name, "list of keys", KEY_BYTES * len(corpus), build, load)
     return prompted
+
+
+def with_bare_texts(corpus: Corpus) -> Corpus:
+    """The corpus as a student with a built-in prompt reads it: the prompt stands before one in PROMPTED training texts.
+
+    The rows are the same ones whatever else is in the corpus: the keys of the texts decide. Validation texts have none.
+    """
+    bare = copy.copy(corpus)
+    is_prompted = corpus.keys.view(np.uint8).reshape(len(corpus), KEY_BYTES)[:, 0] % PROMPTED == 0
+    is_prompted[corpus.holdout_rows] = False
+    bare.bare_rows = ~is_prompted
+    bare.fingerprint = fingerprint(1, "bare", PROMPTED, corpus.fingerprint)
+    return bare
 
 
 def excluded_fingerprint(excluded: Excluded) -> str:

@@ -82,15 +82,15 @@ class _Searches:
         return QueryOverlaps(among=among, among_wider=shares(expected, documents), origins=origins)
 
 
-def judge_log(log: QueryLog, maker: Embedder, student: Embedder, index: TableEmbedder) -> Judgement:
+def judge_log(log: QueryLog, maker: str, maker_vectors: Array, student: Embedder, index: TableEmbedder) -> Judgement:
     """Judge a student by the queries of a log: it and the index's model search all rows of the index.
 
-    Of a part of an index the shares among fewer of its documents are measured as well.
+    `maker` is that model's name, `maker_vectors` are its vectors of the queries, float32 [queries, dim]. Of a part of
+    an index the shares among fewer of its documents are measured as well.
     Errors: DistilvecError for an index of too few documents.
     """
     with about("teacher"):
         by_document = index.named_documents >= FEWEST_CANDIDATES
-    maker_vectors = maker.embed(log.queries, "query")
     student_vectors = student.embed(log.queries, "query")
     whole = _Searches.of(maker_vectors, student_vectors, index)
     parts = {}
@@ -139,7 +139,7 @@ def judge_log(log: QueryLog, maker: Embedder, student: Embedder, index: TableEmb
         all_rows=index.all_rows,
         parts=tuple(measured_parts),
         log=LogOverlap(
-            maker.name,
+            maker,
             log.distinct,
             _by_length(log.queries, overlaps),
             _differing(log.queries, overlaps, whole, index),

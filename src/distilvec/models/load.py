@@ -328,9 +328,9 @@ def _set_length(loaded: SentenceTransformer, model: ModelName, length: int | Non
         loaded.max_seq_length = max_length(loaded)
 
 
-def role_prompts(model: SentenceTransformer) -> dict[Role, str]:
-    """Return the model's prompts by role, "" without one; some models call a document a passage or a corpus."""
-    model_prompts = model.prompts or {}
+def role_prompts(model_prompts: Mapping[str, str] | None) -> dict[Role, str]:
+    """Return a model's prompts by role, "" without one; some models call a document a passage or a corpus."""
+    model_prompts = model_prompts or {}
     prompts: dict[Role, str] = {}
     for role, names in _PROMPT_NAMES.items():
         candidates = [model_prompts[name] for name in names if model_prompts.get(name)]

@@ -35,6 +35,21 @@ def text_tokenizer(model: SentenceTransformer) -> PreTrainedTokenizerBase:
     return copy
 
 
+def loses_space_unseen(model: SentenceTransformer) -> bool:
+    """Return whether software that reads backbone and pooling alone gives vectors of another space, of the same width.
+
+    It drops the linear layers behind the pooling; only a change of the width would show that.
+    """
+    modules = list(model)
+    if not any(type(module).__name__ == "Dense" for module in modules):
+        return False
+    if is_static(model):
+        width = modules[0].embedding_dim
+    else:
+        width = next((module.embedding_dimension for module in modules if type(module).__name__ == "Pooling"), None)
+    return bool(width == model.get_embedding_dimension())
+
+
 def token_table(model: SentenceTransformer) -> Any:
     """Return the module with a model's token table: its parameters are those of the table alone."""
     if is_static(model):

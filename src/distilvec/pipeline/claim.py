@@ -26,6 +26,7 @@ from distilvec.core.files import (
     check_output_folder,
     existing_paths,
     is_scratch,
+    remove,
     sync_folder,
     write_file,
     write_json,
@@ -99,10 +100,13 @@ def refuse_foreign(run: RunFolder) -> None:
 
 
 @contextmanager
-def claim_folder(run: RunFolder, recipe: Section, fingerprint: str, restart: bool) -> Iterator[None]:
+def claim_folder(
+    run: RunFolder, recipe: Section, fingerprint: str, restart: bool, start_fingerprint: str = ""
+) -> Iterator[None]:
     """Hold the run folder until the block ends; recipe.yaml and the training's fingerprint are written.
 
-    With `restart` an earlier run is moved aside. A run that has not begun to train accepts any recipe.
+    With `restart` an earlier run is moved aside. A run that has not begun to train accepts any recipe, a finished run
+    without training (`start_fingerprint`) the training that begins with its student.
     """
     from distilvec.formats.sentence_transformers import recover_student
 
@@ -114,8 +118,12 @@ def claim_folder(run: RunFolder, recipe: Section, fingerprint: str, restart: boo
             recover_student(model, in_run=True)
             with about("--out", model):
                 check_output_folder(model)  # a link to nothing, say: before the training writes other files
-        is_changed = run.fingerprint.exists() and run.fingerprint.read_text().strip() != fingerprint
-        if is_changed and has_trained(run):
+        earlier = run.fingerprint.read_text().strip() if run.fingerprint.exists() else fingerprint
+        if earlier == start_fingerprint != fingerprint:
+            # The start itself stays; what says that the run is finished is made again
+            for path in (run.training.checkpoint.parent, run.last, run.training_result, run.record, run.report):
+                remove(path)
+        elif earlier != fingerprint and has_trained(run):
             changed = ", ".join(_changed_keys(run.recipe, recipe))
             method = getattr(recipe, "method", None)
             if not changed and method is not None and method.name.endswith(".py"):

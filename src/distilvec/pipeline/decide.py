@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,7 +12,7 @@ from typing import Any, Literal
 
 from distilvec.config import recipe as recipes
 from distilvec.config.recipe import fingerprint, section_of
-from distilvec.config.schema import Recipe, TeacherSection
+from distilvec.config.schema import Recipe, Role, TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore, read_stored, store_json
 from distilvec.core.device import fast_bf16, pick_device
@@ -22,7 +24,7 @@ from distilvec.core.storage import Remote
 from distilvec.data.corpus import Corpus
 from distilvec.formats.replace import read_record
 from distilvec.models.checks import check_place
-from distilvec.models.load import folder_of, load_backbone, load_tokenizer, resolve_model
+from distilvec.models.load import SETTINGS, folder_of, load_backbone, load_tokenizer, resolve_model, role_prompts
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.caches import cache_folder
 from distilvec.pipeline.job import TeacherDescription
@@ -37,7 +39,7 @@ from distilvec.teachers.cache.parts import is_part, part_folders
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 
 KEY = "student.size"
-FORMAT = 8  # of a stored design, raised with every change of the rule
+FORMAT = 9  # of a stored design, raised with every change of the rule
 
 
 @dataclass(frozen=True)
@@ -113,15 +115,17 @@ def with_linear_layer(section: StudentSection, description: TeacherDescription) 
     """Decide on `student.dense: auto` for a student that is trained into the teacher's space.
 
     What is in this space already (the teacher's layers, what was made of them) keeps its modules after the pooling
-    ('fold'), or gets a new layer ('always') where they cannot be kept, such as those behind another pooling. 'auto'
-    stays without such modules, and for a fresh backbone or a static student: a layer then follows where widths differ.
+    ('fold'), or gets a new layer ('always') where they cannot be kept, such as those behind another pooling. Another
+    model gets a layer with a bias behind its vectors ('affine'). 'auto' stays without such modules, and for a fresh
+    backbone or a static student of the teacher: a layer then follows where widths differ.
     """
     if section.dense != "auto" or section.config is not None:
         return section
     if section.model != "teacher":
-        folder = _model_folder(section)
+        assert section.model is not None
+        folder = _model_folder(ModelName(section.model, section.revision, section.trust_remote_code), "student.model")
         if not _is_model_of(description.info, folder) and not _is_made_of(description, read_record(folder)):
-            return section.model_copy(update={"dense": "always"})
+            return section.model_copy(update={"dense": "always" if section.is_static else "affine"})
     source = source_model(section, description.info)
     if source is None or section.is_static:
         return section
@@ -133,14 +137,12 @@ def with_linear_layer(section: StudentSection, description: TeacherDescription) 
     return section.model_copy(update={"dense": "fold" if is_kept else "always"})
 
 
-def _model_folder(section: StudentSection) -> Path:
-    """Return the folder of the student's model, which is downloaded if it is not on this machine yet.
+def _model_folder(source: ModelName, key: str) -> Path:
+    """Return the folder of a model, which is downloaded if it is not on this machine yet.
 
-    The decision must not depend on whether it was: it is part of a run's fingerprint.
+    A decision must not depend on whether it was: it is part of a run's fingerprint.
     """
-    assert section.model is not None
-    source = ModelName(section.model, section.revision, section.trust_remote_code)
-    with about("student.model", source.name):
+    with about(key, source.name):
         check_place(source.name)
         folder = folder_of(source)[0]
         if folder is None:
@@ -176,6 +178,99 @@ def _is_made_of(description: TeacherDescription, record: dict[str, Any] | None) 
         return bool(teacher["weights"] == description.manifest.weights)
     return teacher.get("name") == description.info.name
 
+
+# -- a built-in prompt -------------------------------------------------------------------------------------------------
+
+
+def with_built_in_prompt(recipe: Recipe, words: str | None = None) -> Recipe:
+    """Return the recipe with the words of the built-in prompt, and a teacher that puts them before every text.
+
+    The documents of an index keep their own prompt: its student embeds queries alone. `words` are those that a
+    finished run has recorded. DistilvecError where one bare text would have no single vector, or no vector at all.
+    """
+    name = recipe.student.built_in_prompt
+    if name is None:
+        return recipe
+    with about("student.built_in_prompt"):
+        _check_built_in(recipe)
+        words = words or prompt_words(recipe.teacher, name)
+    prompts: dict[Role, str] = {"query": words, "document": words}
+    if recipe.teacher.vectors is not None:
+        prompts = {**(recipe.teacher.prompts or {}), "query": words}
+    teacher = recipe.teacher.model_copy(update={"prompts": prompts})
+    student = recipe.student.model_copy(update={"built_in_prompt": words})
+    return recipe.model_copy(update={"teacher": teacher, "student": student})
+
+
+def _check_built_in(recipe: Recipe) -> None:
+    teacher = recipe.teacher
+    parts = {"a labelled task": recipe.task, "several teachers": recipe.more_teachers, "pairs": recipe.pairs}
+    for name, part in parts.items():
+        if part:
+            raise DistilvecError(f"is for one teacher of plain texts; the recipe has {name}.", "Leave it out.")
+    if teacher.api is not None and teacher.api.by_role is not None:
+        raise DistilvecError(
+            "api.by_role tells queries from documents by their prompts, and every text would have this one.",
+            "Leave api.by_role or the built-in prompt out.",
+        )
+    sources = recipe.corpus.sources if recipe.corpus is not None else []
+    if teacher.vectors is not None and (teacher.made_by is None or any(source.role != "query" for source in sources)):
+        raise DistilvecError(
+            "an index holds vectors of documents, and a bare text would need theirs and those of the prompt.",
+            "Give query texts (--queries), and the model that made the index, which embeds them (--made-by).",
+        )
+
+
+def prompt_words(section: TeacherSection, name: str) -> str:
+    """Return the words of a teacher's prompt of this name; what is no single word is words already.
+
+    A word that names no prompt is refused: a typing error would be trained on as if it were a prompt.
+    """
+    prompts = teacher_prompts(section)
+    if name in prompts:
+        return prompts[name]
+    if re.fullmatch(r"[\w.-]+", name):
+        listed = ", ".join(f"{key} ({text!r})" for key, text in prompts.items()) or "none"
+        raise DistilvecError(
+            f"found {name!r}; the prompts of {section.model or section.vectors} are: {listed}.",
+            "Name one of them, or give the words themselves, such as 'query: '.",
+        )
+    return name
+
+
+def teacher_prompts(section: TeacherSection) -> dict[str, str]:
+    """Return a teacher's prompts by their names: those of its files, then those of the recipe or its preset."""
+    prompts: dict[str, str] = {}
+    if section.local_model is not None and section.named_model is not None:
+        file = _model_folder(section.named_model, "teacher.model") / SETTINGS
+        if file.is_file():
+            with about("teacher.model", file):
+                stated = json.loads(file.read_text(encoding="utf-8")).get("prompts")
+            prompts |= stated or {}
+            prompts.update(role_prompts(stated).items())
+    prompts.update((section.stated_prompts or {}).items())
+    return {name: words for name, words in prompts.items() if words}
+
+
+def built_in_line(recipe: Recipe, stated: TeacherSection) -> str | None:
+    """Say what a bare text gets of a student with a built-in prompt, and what it does not; None without one.
+
+    `stated` is the teacher before its prompts gave way (`with_built_in_prompt`).
+    """
+    words = recipe.student.built_in_prompt
+    if words is None:
+        return None
+    line = f"{words!r} is built in: a text without a prompt gets the teacher's vector with it"
+    if recipe.teacher.vectors is not None:
+        return f"{line}. The student embeds queries alone, documents keep their stored vectors"
+    prompts = teacher_prompts(stated)
+    others = [f"{role} {prompts[role]!r}" for role in ("query", "document") if prompts.get(role, words) != words]
+    if not others:
+        return line
+    return f"{line}, as a query and as a document. It cannot have two vectors: {' and '.join(others)} is not learned"
+
+
+# -- the precision of teachers -----------------------------------------------------------------------------------------
 
 Dtype = Literal["float32", "bfloat16"]
 DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")

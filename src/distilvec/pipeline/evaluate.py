@@ -123,7 +123,7 @@ def _steps(job: Job) -> list[str]:
 @contextmanager
 def _models(job: Job, report: Report) -> Iterator[Models]:
     """Load the run's models onto the device of its training; the teacher's memory is freed at the end."""
-    section, prompts = job.recipe.evaluation, job.teacher.info.prompts
+    section, prompts = job.recipe.evaluation, job.student_prompts
     labeled = labelled_groups(job.examples, test_split(job.recipe, job.examples)) if job.examples is not None else []
     device = pick_device(job.recipe.train.device)
     student = trained_student(job)
@@ -166,7 +166,7 @@ def _untrained(job: Job, device: str) -> ModelEmbedder | None:
     if not (job.tasks and columns_with("untrained") & {*section.columns}):
         return None
     model = read_start(job).student(job).to(device)
-    return ModelEmbedder(model, "untrained", section.batch_tokens, job.teacher.info.prompts)
+    return ModelEmbedder(model, "untrained", section.batch_tokens, job.student_prompts)
 
 
 def saved_students(job: Job) -> list[SavedStudent]:

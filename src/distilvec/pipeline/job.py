@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.recipe import fingerprint
-from distilvec.config.schema import Recipe, TeacherSection
+from distilvec.config.schema import Recipe, Role, TeacherSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError, about
 from distilvec.core.info import UNLIMITED, ObjectiveContext, StudentInfo, TeacherInfo
@@ -77,7 +77,7 @@ class LoadedModels:
                 self.teacher = None
 
 
-TRAINING_FORMAT = 5  # raised when the same recipe and data would train other weights: earlier runs are not continued
+TRAINING_FORMAT = 6  # raised when the same recipe and data would train other weights: earlier runs are not continued
 # Keys of `train` that change no weight
 UNTRACKED = (
     "logging_steps",
@@ -199,9 +199,34 @@ class Job:
         """Whether the trained student's vectors share a space with the teacher's: the last stage decides."""
         return method_class(self.stages[-1].recipe.method.name).in_teacher_space
 
+    @property
+    def student_prompts(self) -> dict[Role, str]:
+        """What the student is given before texts, by role: the teacher's prompts, none where one is built in."""
+        if self.recipe.student.built_in_prompt is not None:
+            return {"query": "", "document": ""}
+        return dict(self.teacher.info.prompts)
+
+    @property
+    def trains(self) -> bool:
+        """Whether any stage has a step: not with train.epochs=0, whose student is the start of a training."""
+        return any(stage.recipe.train.epochs != 0 for stage in self.stages)
+
     @cached_property
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits that change when anything that changes the trained weights does."""
+        return self._fingerprint_of(self.stages)
+
+    @cached_property
+    def start_fingerprint(self) -> str:
+        """Return the fingerprint of the same job without any step, whose run a training may go on from."""
+        untrained = {"epochs": 0, "minutes": None, "max_steps": None}
+        stages = []
+        for stage in self.stages:
+            train = stage.recipe.train.model_copy(update=untrained)
+            stages.append(replace(stage, recipe=stage.recipe.model_copy(update={"train": train}), automatic=None))
+        return self._fingerprint_of(tuple(stages))
+
+    def _fingerprint_of(self, stages: tuple[Stage, ...]) -> str:
         vectors = [teacher.manifest.fingerprint + (" live" if teacher.live else "") for teacher in self.teachers]
         if len(vectors) > 1:
             weights = [teacher.section.weight for teacher in self.teachers]
@@ -209,7 +234,7 @@ class Job:
         corpus = self.corpus.fingerprint
         if self.pairs is not None:
             corpus += f" {self.pairs.fingerprint}"
-        return training_fingerprint(self.recipe, self.stages, "+".join(vectors), corpus, self.student_content)
+        return training_fingerprint(self.recipe, stages, "+".join(vectors), corpus, self.student_content)
 
 
 def training_fingerprint(recipe: Recipe, stages: tuple[Stage, ...], vectors: str, corpus: str, student: str) -> str:

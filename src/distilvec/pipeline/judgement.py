@@ -9,7 +9,7 @@ neighbours of a piece are the others of its text.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,9 @@ from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.train import finished_training
 from distilvec.teachers.embedder import Embedder, is_table
 from distilvec.teachers.model_embedder import ModelEmbedder
+
+if TYPE_CHECKING:
+    from distilvec.teachers.table_embedder import TableEmbedder
 
 QUERIES, CANDIDATES = 500, 10_000
 TOKENS = 500_000  # that one model reads at most
@@ -77,16 +80,34 @@ def judge_run(job: Job) -> Judgement | None:
     """
     if job.required == OutputSpec() or job.corpus.paired:
         return None
+    if job.recipe.teacher.vectors is not None and job.recipe.student.built_in_prompt is not None:
+        with job.teacher.load(job.recipe.train.device) as index:
+            assert is_table(index)
+            return _judge_queries(job, index)
     if job.recipe.evaluation.stored is not None:
         with job.teacher.load(job.recipe.train.device) as index:
             assert is_table(index)
-            student, start = _open_student(job, "student"), _open_student(job, "start")
+            student = _open_student(job, "student")
+            start = _open_student(job, "start") if job.trains else None
             return judge_encoder(student, index, job.recipe.evaluation.stored, start)
     rows = draw_rows(job, tokenize(job, job.corpus, trained_student(job)))
     if rows is None:
         log(f"no overlap@10: it takes validation texts and at least {FEWEST_CANDIDATES} texts to search")
         return None
     return _judge_students(job, rows)
+
+
+def _judge_queries(job: Job, index: TableEmbedder) -> Judgement:
+    """Judge a student that embeds the queries of an index by queries that were held out, over the whole index.
+
+    The vectors that the index's model gives them with its prompt are in the cache.
+    """
+    from distilvec.evaluation.logged import QueryLog, judge_log  # with the readers of tables, which few runs need
+
+    rows = _drawn(job.corpus, job.corpus.holdout_rows, QUERIES, np.random.default_rng(SEED))
+    log = QueryLog(job.corpus.stored(rows), len(job.corpus.holdout_rows))
+    maker = str(job.teacher.section.made_by)
+    return judge_log(log, maker, _teacher_vectors(job, rows), _open_student(job, "student"), index)
 
 
 def draw_rows(job: Job, tokens: TokenStore) -> JudgedRows | None:
@@ -157,8 +178,8 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
         texts=len(job.corpus),
         similarity=similarity,
         student=shares["student"].summary(),
-        start=shares["start"].summary(),
-        gain=shares["student"].less(shares["start"]),
+        start=shares["start"].summary() if job.trains else None,
+        gain=shares["student"].less(shares["start"]) if job.trains else None,
         trained=None if trained is None else trained.summary(),
         sources=_by_source(job.corpus, rows.queries, shares["student"]),
         cosine=cosine,
@@ -188,7 +209,7 @@ def _open_student(job: Job, name: str) -> ModelEmbedder:
 
 def student_embedder(job: Job, model: SentenceTransformer, name: str) -> ModelEmbedder:
     """Wrap a student with the prompts that it is trained with."""
-    return ModelEmbedder(model, name, job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
+    return ModelEmbedder(model, name, job.recipe.evaluation.batch_tokens, job.student_prompts)
 
 
 def _teacher_vectors(job: Job, rows: Rows) -> Array:

@@ -35,6 +35,7 @@ from distilvec.pipeline.caches import (
     token_source,
 )
 from distilvec.pipeline.data import ReadyTeacher, training_data, with_pairs
+from distilvec.pipeline.decide import built_in_line
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.prepare import tokenize
@@ -265,6 +266,8 @@ def overview(job: Job) -> list[tuple[str, str]]:
         lines.append(("pairs", job.pairs.line))
     if (missing := missing_role(job)) is not None:
         lines.append(("roles", missing))
+    if (built_in := built_in_line(job.recipe, job.stated.teacher)) is not None:
+        lines.append(("prompt", built_in))
     cached = [teacher for teacher in job.teachers if not teacher.live]
     if job.required != OutputSpec() and cached:
         lines.append(("disk", _disk(cached)))
@@ -312,6 +315,8 @@ def missing_role(job: Job) -> str | None:
         return None
     prompts = job.teachers[0].info.prompts
     query, document = prompts.get("query", ""), prompts.get("document", "")
+    if job.recipe.student.built_in_prompt is not None:  # `built_in_line` says it
+        return None
     missing = {"query", "document"} - set(job.corpus.roles)
     if query == document or not missing:
         return None
@@ -366,6 +371,8 @@ def _teacher_time(job: Job) -> str | None:
 
 
 def _training_time(job: Job) -> str | None:
+    if not job.trains:
+        return None
     minutes = [stage.recipe.train.minutes for stage in job.stages if stage.recipe.train.minutes is not None]
     if len(minutes) == len(job.stages):
         return f"{sum(minutes):g} min for the training"
@@ -379,7 +386,7 @@ def _training_time(job: Job) -> str | None:
             continue
         seen = train.passes * len(job.corpus.train_rows)
         texts += seen if train.max_steps is None else min(seen, train.max_steps * train.batch_size)
-    embedder = ModelEmbedder(student, "student", job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
+    embedder = ModelEmbedder(student, "student", job.recipe.evaluation.batch_tokens, job.student_prompts)
     seconds = _seconds_of(job, embedder, texts)
     if seconds is None:
         return None

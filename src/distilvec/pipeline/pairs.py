@@ -195,7 +195,7 @@ def judge_stage(job: Job, stage: str, start: SentenceTransformer, trained: Sente
     query_vectors: list[Array] = []
     overlaps: list[float] = []
     for name, model in (("the student before the stage", start), ("student", trained)):
-        embedder = ModelEmbedder(model, name, job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
+        embedder = ModelEmbedder(model, name, job.recipe.evaluation.batch_tokens, job.student_prompts)
         query_vectors.append(embedder.embed(query_texts, "query"))
         overlap = overlap_by_query(
             vectors[own], vectors, embedder.embed(stored_texts), vectors, table.similarity, table.similarity, own

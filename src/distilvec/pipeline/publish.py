@@ -56,7 +56,7 @@ from distilvec.report.record import (
 )
 from distilvec.report.sections.compression import averaged_tasks, mean_rows
 from distilvec.report.values import Marks, Report
-from distilvec.report.verdicts import dropped_sentence, pairs_sentence
+from distilvec.report.verdicts import dropped_sentence, fitted_sentence, pairs_sentence
 from distilvec.train.accelerator import uses_bf16
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import ShippedNumbers
@@ -205,6 +205,10 @@ def cut_scores(dims: Sequence[int], report: Report) -> list[CutScore]:
 def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> TrainingRecord:
     """Describe the training: settings of the last stage, cost of all."""
     last, state = stages[-1]
+    if last.recipe.train.epochs == 0 and len(stages) == 1:
+        sentence = fitted_sentence(last.recipe.teacher.vectors is not None)
+        seed = last.recipe.train.seed
+        return TrainingRecord(steps=0, start=start.label, seed=seed, best_step=0, shipped=sentence, fitted=True)
     progress = [progress for _, progress in stages]
     records = [stage_record(*stage) for stage in stages]
     train = last.recipe.train

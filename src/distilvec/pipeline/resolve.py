@@ -20,7 +20,7 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import method_class
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import HeadInfo, TaskHead
-from distilvec.data.corpus import Corpus, with_prompts
+from distilvec.data.corpus import Corpus, with_bare_texts, with_prompts
 from distilvec.data.examples import Examples
 from distilvec.data.pairs import StoredPairs
 from distilvec.evaluation.tasks import Task
@@ -32,6 +32,7 @@ from distilvec.pipeline.decide import (
     hardware_dtype,
     is_open,
     size_student,
+    with_built_in_prompt,
     with_dtype,
     with_dtypes,
     with_earlier_dtypes,
@@ -46,6 +47,7 @@ from distilvec.pipeline.describe import (
 )
 from distilvec.pipeline.job import Job, LoadedModels, Teacher, TeacherDescription
 from distilvec.pipeline.objectives import make_objective, required_outputs, with_dropout_choice
+from distilvec.pipeline.start import check_fitted
 from distilvec.pipeline.texts import (
     StudentVocabulary,
     check_domains,
@@ -77,6 +79,7 @@ def resolve(recipe: Recipe, folder: Path) -> Job:
     Models are loaded only for descriptions that are not stored yet; they stay in memory for their use (`Job.loaded`).
     """
     job = _make_job(_describe_parts(recipe, folder))
+    check_fitted(job)
     for stage in job.stages:
         if stage.automatic is not None:
             of_stage = f" of stage {stage.name}" if stage.name else ""
@@ -106,12 +109,16 @@ class _DescribedTeacher:
 
 @dataclass(frozen=True)
 class _Texts:
-    """What a job reads: tasks of the evaluation, labeled examples if the recipe has a task, pairs, and the corpus."""
+    """What a job reads: tasks of the evaluation, labeled examples if the recipe has a task, pairs, and the corpus.
+
+    `student_corpus` has the same texts as the student reads them, without a built-in prompt.
+    """
 
     tasks: list[Task]
     examples: Examples | None
     pairs: StoredPairs | None
     corpus: Corpus
+    student_corpus: Corpus
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,7 @@ def _describe_parts(recipe: Recipe, folder: Path) -> _Parts:
     logging.disable_progress_bar()
     store = ArtifactStore(cache_root(recipe))
     stated = with_earlier_dtypes(recipe, RunFolder(folder))
-    recipe = with_local_tables(stated, store.root)
+    recipe = with_built_in_prompt(with_local_tables(stated, store.root))
     in_teacher_space = any_in_teacher_space(training_stages(recipe, RunFolder(folder)))
     loaded = LoadedModels()
 
@@ -157,13 +164,15 @@ def _describe_parts(recipe: Recipe, folder: Path) -> _Parts:
     if in_teacher_space:
         recipe = recipe.model_copy(update={"student": with_linear_layer(recipe.student, first)})
     if recipe.student.size is not None:
-        sized = size_student(recipe.student, first, in_teacher_space, texts.corpus, store)
+        sized = size_student(recipe.student, first, in_teacher_space, texts.student_corpus, store)
         recipe = recipe.model_copy(update={"student": sized.section})
         for note in sized.notes:
             log(f"student of {stated.student.size}: {note}")
-    vocabulary = load_vocabulary(recipe.student, teacher, texts.corpus, store, RunFolder(folder))
+    vocabulary = load_vocabulary(recipe.student, teacher, texts.student_corpus, store, RunFolder(folder))
     tokenizer = None if vocabulary is None else vocabulary.tokenizer
-    student, length = describe_student(recipe, teacher, in_teacher_space, tokenizer, texts.corpus, store, loaded)
+    student, length = describe_student(
+        recipe, teacher, in_teacher_space, tokenizer, texts.student_corpus, store, loaded
+    )
     for note in student.notes:
         log(f"student: {note}")
     if shorter := shorter_reading(length, teacher.max_length):
@@ -177,7 +186,7 @@ def _recorded_parts(recipe: Recipe, folder: Path, record: RunRecord) -> _Parts:
     logging.disable_progress_bar()
     store = ArtifactStore(cache_root(recipe))
     stated = with_earlier_dtypes(recipe, RunFolder(folder))
-    recipe = with_local_tables(stated, store.root)
+    recipe = with_built_in_prompt(with_local_tables(stated, store.root), _recorded_prompt(record))
     teachers = []
     entries = [record.teacher, *record.more_teachers]
     for (key, section), entry in zip(_teacher_sections(recipe).items(), entries, strict=True):
@@ -263,7 +272,13 @@ def _load_texts(recipe: Recipe, teacher: TeacherInfo, store: ArtifactStore) -> _
         from distilvec.pipeline.pairs import load_pairs
 
         pairs = load_pairs(recipe, recipe.pairs, store)
-    return _Texts(tasks, examples, pairs, corpus)
+    student_corpus = corpus if recipe.student.built_in_prompt is None else with_bare_texts(corpus)
+    return _Texts(tasks, examples, pairs, corpus, student_corpus)
+
+
+def _recorded_prompt(record: RunRecord) -> str | None:
+    """Return the words of the built-in prompt of a finished run: the model that names it may be gone."""
+    return None if record.student is None else record.student.settings.get("built_in_prompt")
 
 
 def _describe_recorded(
@@ -290,6 +305,12 @@ def _make_job(parts: _Parts) -> Job:
         for teacher, info, head in zip(parts.teachers, needs.context.teachers, needs.heads, strict=True)
     ]
     _refuse(parts.recipe, teachers, needs.outputs)
+    if parts.recipe.student.built_in_prompt is not None and needs.outputs.tokens is not None:
+        raise DistilvecError(
+            f"{parts.recipe.method.name} compares tokens, and the teacher reads those of the prompt as well.",
+            "Take a method that learns from vectors alone.",
+            key="student.built_in_prompt",
+        )
     decided = [teacher.section for teacher in teachers]
     recipe = parts.recipe.model_copy(update={"student": needs.student})
     return Job(
@@ -301,7 +322,7 @@ def _make_job(parts: _Parts) -> Job:
         tasks=tuple(parts.texts.tasks),
         examples=parts.texts.examples,
         pairs=parts.texts.pairs,
-        corpus=parts.texts.corpus,
+        corpus=parts.texts.student_corpus,
         vocabulary=parts.vocabulary,
         student=parts.student,
         student_length=parts.student_length,

@@ -60,7 +60,9 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
             for name, text in overview(job):
                 log(f"{name:8} {text}")
             if is_main():
-                stack.enter_context(claim_folder(job.files, job.stated, job.fingerprint, restart))
+                stack.enter_context(
+                    claim_folder(job.files, job.stated, job.fingerprint, restart, job.start_fingerprint)
+                )
                 if job.vocabulary is not None:
                     job.vocabulary.keep(job.files)
         training = finished_training(job)

@@ -26,7 +26,7 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError, about
 from distilvec.core.log import log, progress
-from distilvec.core.objective import Objective
+from distilvec.core.objective import LinearPairs, Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.task_head import TaskHead
 from distilvec.pipeline.data import PreparedData
@@ -35,13 +35,14 @@ from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.layers import best_layers, choose_layers, number_of_choices
-from distilvec.students.regression import logistic, mean_distance, ridge
+from distilvec.students.regression import Affine, Ridge, affine, logistic, mean_distance, ridge
 from distilvec.train.checkpoint import read_tensors, with_prefix, write_tensors
 from distilvec.train.stages import any_in_teacher_space
 
 CHOICE_TEXTS, RIDGE_TEXTS = (512, 1024), (16384, 20480)  # texts that are read, the shortest of those drawn
 BATCH = 64
 MOST_ROWS = 16384  # of a regression, where a text has several
+HELD_OUT = 2048  # validation texts that the strength of a layer with a bias is chosen on
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def find_start(job: Job, data: PreparedData, student: SentenceTransformer) -> tu
     if start is None:
         start, student = _find(job, data, student)
         settings = {name: value for name, value in asdict(replace(start, weights={})).items() if name != "weights"}
-        metadata = {"fingerprint": job.fingerprint, "start": json.dumps(settings)}
+        metadata = {"fingerprint": job.start_fingerprint, "start": json.dumps(settings)}
         path = job.files.start
         with about(path.name, path):
             write_tensors(path, start.weights, metadata)
@@ -180,6 +181,20 @@ def fitted_parts(job: Job) -> tuple[str, ...]:
     return ()
 
 
+def check_fitted(job: Job) -> None:
+    """DistilvecError if nothing is fitted before the first step of a job without training (train.epochs: 0)."""
+    is_fitted = _is_fitted(job) or job.recipe.student.reads_texts
+    if job.examples is not None:
+        is_fitted = fits_head(job)  # a head that begins at random predicts nothing
+    if not job.trains and not is_fitted:
+        raise DistilvecError(
+            "found 0, and nothing of this student is fitted before its training.",
+            "Train it, or take a student that is: of another model than the teacher, or of a size; of a labelled task "
+            "with student.head.start=logistic.",
+            key="train.epochs",
+        )
+
+
 def fits_head(job: Job) -> bool:
     """Whether the head of the labelled task begins from a logistic regression."""
     head = job.recipe.student.head
@@ -198,7 +213,7 @@ def has_new_layer(job: Job) -> bool:
         return False
     dense = job.recipe.student.dense
     widths_differ = job.student.hidden_size != job.teacher.info.dim
-    return dense == "always" or (dense == "auto" and widths_differ)
+    return dense in ("always", "affine") or (dense == "auto" and widths_differ)
 
 
 def fresh_layer(job: Job, student: SentenceTransformer) -> str | None:
@@ -213,7 +228,7 @@ def _read(job: Job) -> Start | None:
         return None
     with about(path.name, path):
         weights, metadata = read_tensors(path, "Put back a copy of it, or start over (--restart).")
-    if metadata.get("fingerprint") != job.fingerprint:  # of a run that had not begun to train
+    if metadata.get("fingerprint") != job.start_fingerprint:  # of a run that had not begun to train
         return None
     return Start(**json.loads(metadata["start"]), weights=weights)
 
@@ -276,35 +291,59 @@ def _fitted(start: Start, part: str, job: Job, data: PreparedData, student: Sent
     objective = _objective(job)
     layer = fresh_layer(job, student)
     owner: nn.Module = student if part == "student" else objective
-    maps = objective.linear_maps()
+    maps: Mapping[str, LinearPairs] = objective.linear_maps()
     if part == "student":
         maps = {layer: partial(_vector_pairs, unit=job.teacher.info.normalized)} if layer else {}
     if not maps:
         return start
     device = torch.device(pick_device(job.recipe.train.device))
     encoder = Encoder(student).to(device).eval()
-    required_of_student = replace(objective.student_outputs, second_view=False, attention_layers=())
-    required_of_student |= OutputSpec(pre_dense=True)
     weights, distances = dict(start.weights), dict(start.ridge_distances)
-    pairs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in maps}
-    required = required_outputs(objective, job.examples)
-    texts = min(RIDGE_TEXTS[0], len(_rows(job)))
-    with torch.no_grad(), progress("fitting the linear layer", texts, "texts") as advance:
-        done = 0
-        for batch, teacher in _batches(job, data, required, RIDGE_TEXTS, device):
-            outputs = encoder(batch, required_of_student)
-            for name, read in maps.items():
-                pairs[name].append(read(batch, outputs, teacher))
-            done += len(batch)
-            advance(min(done, texts), "")
-    for name, parts in pairs.items():
-        inputs, targets = (torch.cat(rows)[:MOST_ROWS].float() for rows in zip(*parts, strict=True))
-        fit = ridge(inputs, targets)
-        weight = owner.get_submodule(name).get_parameter("weight").to(device)
+    for name, (inputs, targets) in _pairs(job, data, encoder, objective, maps).items():
+        linear = owner.get_submodule(name).to(device)
+        with torch.no_grad():
+            before = mean_distance(linear(inputs), targets)
+        if linear.bias is None:
+            fit: Ridge | Affine = ridge(inputs, targets)
+        else:
+            held_out = _pairs(job, data, encoder, objective, {name: maps[name]}, held_out=True)
+            fit = affine(inputs, targets, *held_out[name])
+            weights[f"{part}.{name}.bias"] = fit.bias.float().cpu()
         weights[f"{part}.{name}.weight"] = fit.weight.float().cpu()
-        distances[f"{part}.{name}"] = (mean_distance(inputs @ weight.detach().T, targets), fit.distance)
+        distances[f"{part}.{name}"] = (before, fit.distance)
     student.cpu()
     return replace(start, weights=weights, ridge_distances=distances)
+
+
+def _pairs(
+    job: Job,
+    data: PreparedData,
+    encoder: Encoder,
+    objective: Objective,
+    maps: Mapping[str, LinearPairs],
+    held_out: bool = False,
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return inputs and targets of linear layers on training texts, or on validation texts, which are `held_out`."""
+    of_student = replace(objective.student_outputs, second_view=False, attention_layers=())
+    of_student |= OutputSpec(pre_dense=True)
+    of_teacher = required_outputs(objective, job.examples)
+    most = (HELD_OUT, HELD_OUT) if held_out else RIDGE_TEXTS
+    texts = min(most[0], len(_rows(job, held_out)))
+    parts: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in maps}
+    title = "choosing the layer's strength" if held_out else "fitting the linear layer"
+    with torch.no_grad(), progress(title, texts, "texts") as advance:
+        done = 0
+        for batch, teacher in _batches(job, data, of_teacher, most, encoder.model.device, held_out):
+            outputs = encoder(batch, of_student)
+            for name, read in maps.items():
+                parts[name].append(read(batch, outputs, teacher))
+            done += len(batch)
+            advance(min(done, texts), "")
+    pairs = {}
+    for name, of_layer in parts.items():
+        inputs, targets = zip(*of_layer, strict=True)
+        pairs[name] = (torch.cat(inputs)[:MOST_ROWS].float(), torch.cat(targets)[:MOST_ROWS].float())
+    return pairs
 
 
 def _with_head(start: Start, job: Job, data: PreparedData, student: SentenceTransformer) -> Start:
@@ -336,11 +375,16 @@ def _with_head(start: Start, job: Job, data: PreparedData, student: SentenceTran
 
 
 def _batches(
-    job: Job, data: PreparedData, required: OutputSpec, texts: tuple[int, int], device: torch.device
+    job: Job,
+    data: PreparedData,
+    required: OutputSpec,
+    texts: tuple[int, int],
+    device: torch.device,
+    held_out: bool = False,
 ) -> Iterator[tuple[TextBatch, ModelOutputs]]:
     """Yield batches of texts with their teacher outputs; `texts` are drawn at random, and the longest left out."""
     count, most = texts
-    rows = _rows(job)
+    rows = _rows(job, held_out)
     training_data = replace(data.training_data(required | OutputSpec(embedding=True)), examples=None)
     drawn = np.random.Generator(np.random.PCG64(0)).permutation(rows)[:most]
     drawn = drawn[np.argsort(training_data.tokens.lengths[drawn], kind="stable")][:count]
@@ -349,11 +393,11 @@ def _batches(
         yield batch, training_data.teacher.signals(batch)
 
 
-def _rows(job: Job) -> np.ndarray:
-    """Return the rows of the corpus that training reads."""
+def _rows(job: Job, held_out: bool = False) -> np.ndarray:
+    """Return the rows of the corpus that training reads, or those that validation reads."""
     if job.examples is not None:
-        return np.unique(job.examples.rows[job.examples.train])
-    return job.corpus.train_rows
+        return np.unique(job.examples.rows[job.examples.holdout if held_out else job.examples.train])
+    return job.corpus.holdout_rows if held_out else job.corpus.train_rows
 
 
 def _vector_pairs(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs, unit: bool) -> tuple[Tensor, Tensor]:

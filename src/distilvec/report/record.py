@@ -20,7 +20,7 @@ from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.overlap import Judgement
 from distilvec.formats.replace import RECORD
-from distilvec.models.parts import is_static, max_length, token_table
+from distilvec.models.parts import is_static, loses_space_unseen, max_length, token_table
 from distilvec.report.json_values import read_value, to_json
 from distilvec.train.metrics import Metric
 
@@ -76,6 +76,7 @@ class TeacherRecord:
 class StudentRecord:
     """A student. `kept_layers` of `base_model`; `experts`: the settings of its mixture of experts.
 
+    loses_space_unseen: see `loses_space_unseen` (models/parts.py)
     settings: the recipe's student section, with everything that the run has decided
     """
 
@@ -88,6 +89,7 @@ class StudentRecord:
     width: int | None = None
     pooling: str | None = None
     dense: bool | None = None
+    loses_space_unseen: bool | None = None
     normalized: bool | None = None
     max_length: int | None = None
     parameters: int | None = None
@@ -178,6 +180,7 @@ class TrainingRecord:
     length: what the recipe leaves to the machine: "3 passes of 28,500 texts", "10 minutes"
     shipped: a sentence on a student that training, or its last stage, did not improve, and on stages that were dropped
     linear_layer: how a new linear layer into the teacher's space started, "ridge" or "random"
+    fitted: the student is the start of a training (train.epochs: 0)
     """
 
     steps: int | None = None
@@ -199,6 +202,7 @@ class TrainingRecord:
     minutes: FiniteFloat | None = None
     stages: list[StageRecord] = field(default_factory=list)
     linear_layer: str | None = None
+    fitted: bool | None = None
 
     @property
     def brought_nothing(self) -> bool:
@@ -310,6 +314,7 @@ def student_record(
         width=model.get_embedding_dimension(),
         pooling=pooling,
         dense="Dense" in kinds,
+        loses_space_unseen=loses_space_unseen(model) or None,
         normalized="Normalize" in kinds,
         max_length=limit if limit < UNLIMITED else None,
         parameters=sum(weight.numel() for weight in model.parameters()),

@@ -3,6 +3,7 @@
 - make_verdict: the sentence that the report of a student begins with, and its numbers
 - pairs_sentence: what clicks have brought, and whether their stage was dropped
 - dropped_sentence: a training, or a stage of it, that brought nothing
+- fitted_sentence: a student that was fitted, and not trained
 - overlap_sentence, compatibility_note: the judgement by overlap@10, and whether the student can search the teacher's
   vectors
 - index_verdict, index_reason, index_advice: whether to use a model with an index, why not, and what to do
@@ -36,8 +37,8 @@ from distilvec.train.checkpoint import Progress
 
 FLOAT_MB = 4e-6  # megabytes of a parameter in float32
 # Of an existing model: why its vectors disagree with the stored ones (teachers/agreement.py), "chance", "far"; of a
-# training: "own space", "not learned", "too short".
-Reason = Literal["fits", "in part", "own space", "chance", "far", "not learned", "too short"] | Disagreement
+# training: "own space", "not learned", "too short"; of a student that was not trained: "own space", "fitted".
+Reason = Literal["fits", "in part", "own space", "chance", "far", "fitted", "not learned", "too short"] | Disagreement
 
 
 # -- a student ---------------------------------------------------------------------------------------------------------
@@ -273,6 +274,20 @@ def pairs_sentence(judgement: PairJudgement) -> str:
     return text
 
 
+def fitted_sentence(of_index: bool) -> str:
+    """Return the sentence for a student that is the start of a training, on an index of another model or not."""
+    sentence = (
+        "Fitted, not trained (train.epochs=0): candidates for a reranker, and a start. The same command with --minutes "
+        "or --epochs trains on from here."
+    )
+    if of_index:
+        sentence += (
+            " The best that it can reach is the ranking of the model that made the index, however good it is with "
+            "documents of its own: for more, embed the documents again with it."
+        )
+    return sentence
+
+
 # -- overlap@10 --------------------------------------------------------------------------------------------------------
 
 
@@ -363,7 +378,8 @@ def compatibility_note(record: RunRecord) -> CompatibilityNote | None:
         )
     if judgement.origin == "index":
         title = f"Teacher-compatible: {judgement.compatibility}"
-        return CompatibilityNote(title, f"{measured}{index_advice(judgement)}")
+        is_fitted = record.training is not None and bool(record.training.fitted)
+        return CompatibilityNote(title, f"{measured}{index_advice(judgement, fitted=is_fitted)}")
     if judgement.compatibility == "yes":
         return CompatibilityNote(
             "Teacher-compatible: yes",
@@ -418,16 +434,16 @@ def index_verdict(judgement: Judgement) -> str:
     return INDEX_VERDICTS[judgement.compatibility or "not yet"]
 
 
-def index_reason(judgement: Judgement) -> Reason:
+def index_reason(judgement: Judgement, fitted: bool = False) -> Reason:
     """Return whether a model fits an index, or in part, and if not, why.
 
     A judgement with a `start` is of a student that was trained on the index: its vectors are what training made them,
-    so that the reason is one of the training. Another model has its vectors from elsewhere, and the stored ones are
-    compared with them.
+    so that the reason is one of the training. So are those of a student that was `fitted` to the index. Another model
+    has its vectors from elsewhere, and the stored ones are compared with them.
     """
     share, agreement = judgement.share, judgement.agreement
     disagreement = None if agreement is None else agreement.reason
-    if judgement.start is not None:
+    if judgement.start is not None or fitted:
         if share is None or judgement.compatibility is None:
             return "own space"
         if judgement.compatibility == "yes":
@@ -436,6 +452,8 @@ def index_reason(judgement: Judgement) -> Reason:
             return disagreement
         if judgement.compatibility == "in part":
             return "in part"
+        if fitted:
+            return "fitted"
         gain = None if judgement.gain is None else judgement.gain.among
         has_learned = share.low > judgement.by_chance and (gain is None or gain.low > 0)
         return "too short" if has_learned else "not learned"
@@ -450,13 +468,16 @@ def index_reason(judgement: Judgement) -> Reason:
     return "chance" if share is None or share.low <= judgement.by_chance else "far"
 
 
-def index_advice(judgement: Judgement, distill: str = "distilvec distill INDEX", cut: str = "") -> str:
+def index_advice(
+    judgement: Judgement, distill: str = "distilvec distill INDEX", cut: str = "", fitted: bool = False
+) -> str:
     """Return whether to use a model for the queries of an index, why not, and the next step.
 
     `distill` is the command that trains a student for this index; only the advice on an existing model names it. `cut`
-    says which dimensions of the model were compared, if not all: "the first 64 of 128 dimensions".
+    says which dimensions of the model were compared, if not all: "the first 64 of 128 dimensions". `fitted`: the model
+    was fitted to the index, and not trained.
     """
-    reason = index_reason(judgement)
+    reason = index_reason(judgement, fitted)
     agreement = judgement.agreement
     verdict = f"{index_verdict(judgement).capitalize()}: "
     if judgement.compatibility == "yes":
@@ -466,6 +487,8 @@ def index_advice(judgement: Judgement, distill: str = "distilvec distill INDEX",
     rank = "Rank its top 100 again with the large model or a cross-encoder"
     longer = "train longer (--epochs), keep more layers, or read more of the index (--limit)"
     train = f"Train one for this index: {distill}."
+    if fitted:
+        train = "Train it: the same command with --minutes or --epochs goes on from here."
     texts = {
         "fits": "",
         "in part": f"{rank}, or {longer}." if judgement.start is not None else f"{rank}. {train}",
@@ -476,6 +499,7 @@ def index_advice(judgement: Judgement, distill: str = "distilvec distill INDEX",
         "far": f"the model is in the index's space, and not close enough. {train}",
         "not learned": "training has not brought the student to the stored vectors. Either it was far too short, or "
         "the texts are not those of the vectors: look at their order, their ids, and whether one model made all.",
+        "fitted": f"it is not close enough without a training. {train}",
         "too short": f"training has brought the student nearer, and not near enough: {longer}.",
     }
     text = texts.get(reason, "")

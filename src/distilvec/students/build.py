@@ -4,8 +4,8 @@ With `student.layers: 0` a table of token vectors (students/static.py) has the p
 
 Every student is backbone -> pooling -> linear layer without bias to the teacher's dim (if the dims differ) ->
 normalisation (if the teacher normalises): stock modules that load everywhere. A student of the teacher's own layers has
-the teacher's modules in place of that linear layer (students/after_pooling.py). A recipe may put a mixture of experts
-after the pooling, the one module of our own.
+the teacher's modules in place of that linear layer (students/after_pooling.py); that of another model has a layer with
+a bias behind its normalised vectors. A recipe may put a mixture of experts after the pooling, the one module of ours.
 
 Pooling, length, attention mask and tokenizer are those of the student's model, unless the recipe states others. Prompts
 are the teacher's: student and teacher are trained on the same input. What else the model has is named in the plan.
@@ -123,14 +123,17 @@ def build_with_notes(
             mixture = [Experts(dim, section.experts.count, **settings)]
         linear = own_modules or []
         if own_modules is None and needs_new_layer(section, source.modules[1:], teacher, compatible, dim):
-            linear = [Dense(dim, teacher.dim, bias=False, activation_function=nn.Identity())]
+            has_bias = section.dense == "affine" and compatible
+            linear = [Dense(dim, teacher.dim, bias=has_bias, activation_function=nn.Identity())]
+            if has_bias and teacher.normalized:  # else a bias would count less for pooled vectors that are longer
+                linear.insert(0, Normalize())
         normalize = [Normalize()] if teacher.normalized else []
 
         # y = Norm(Linear(Mean(Transf(x))))   (REDACT, eq. 1)
         # Linear, without bias, only to another width; Norm only if the teacher's vectors have length 1; Mean is
         # the pooling, which a recipe may replace (REDACT, A.1). A static student has one table for Mean(Transf(x))
         modules = [*front, *mixture, *linear, *normalize]
-    prompts = {role: teacher.prompts.get(role, "") for role in ROLES}
+    prompts = {role: "" if section.built_in_prompt else teacher.prompts.get(role, "") for role in ROLES}
     similarity = teacher.similarity if compatible else "cosine"
     student = SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name=similarity, device="cpu")
     return student.float().eval(), notes
@@ -196,11 +199,11 @@ def with_projection(student: SentenceTransformer, projection: Projection) -> Sen
 
     Modules are shared with the student, not copied. A projection of the embedding keeps them all.
     """
-    modules: list[Any] = []
-    for module in student:
-        if projection.pre_dense and type(module).__name__ in ("Dense", "Normalize"):
-            break
-        modules.append(module)
+    modules = list(student)
+    kinds = [type(module).__name__ for module in modules]
+    if projection.pre_dense:
+        end = next((kinds.index(kind) for kind in ("Dense", "Normalize") if kind in kinds), len(kinds))
+        modules = modules[:end]
     if not projection.pre_dense and type(modules[-1]).__name__ != "Normalize":
         modules.append(Normalize())
     rows, columns = projection.weight.shape
@@ -274,7 +277,7 @@ def load_source(section: StudentSection, teacher: TeacherInfo) -> StudentSource:
         with about("teacher.adapters"):
             merge_adapters(model[0].auto_model, teacher.adapters or ())
     has_modules = is_sentence_transformer_model(hub_name(source).name, revision=source.revision)
-    return StudentSource(source.name, list(model) if has_modules else [model[0]], role_prompts(model))
+    return StudentSource(source.name, list(model) if has_modules else [model[0]], role_prompts(model.prompts))
 
 
 def choose_pooling(section: StudentSection, source: StudentSource, teacher: TeacherInfo) -> PoolingChoice:
@@ -341,7 +344,7 @@ def needs_new_layer(
     By default where the dims differ, and in place of modules of the teacher that cannot be kept.
     """
     if section.dense != "auto" or not compatible:
-        return section.dense == "always"
+        return section.dense in ("always", "affine")
     if dim != teacher.dim:
         return True
     return section.model == "teacher" and not section.is_static and has_own_modules(later_modules)
@@ -364,7 +367,7 @@ def student_notes(
     if getattr(source.modules[0].tokenizer, "truncation_side", "right") == "left":
         notes.append(f"long texts lose their end, not their beginning as those of {source.name}")
     prompts = {role: prompt for role, prompt in source.prompts.items() if prompt != teacher.prompts.get(role, "")}
-    if section.model != "teacher" and any(prompts.values()):
+    if section.model != "teacher" and section.built_in_prompt is None and any(prompts.values()):
         listed = ", ".join(f"{role} {prompt!r}" for role, prompt in prompts.items())
         notes.append(f"prompts are the teacher's, not those of {source.name} ({listed})")
     return tuple(notes)

@@ -58,7 +58,7 @@ class GraphEmbedder:
     @property
     def prompts(self) -> dict[Role, str]:
         """The model's prompts."""
-        return role_prompts(self.model)
+        return role_prompts(self.model.prompts)
 
     @property
     def similarity(self) -> Similarity:

@@ -101,7 +101,7 @@ class ModelEmbedder:
         self.name = name
         self.batch_tokens = batch_tokens
         self.files = files or ModelFiles(ModelName(name))
-        self.prompts: dict[Role, str] = role_prompts(model) | (prompts or {})
+        self.prompts: dict[Role, str] = role_prompts(model.prompts) | (prompts or {})
         self.notes = () if prompts is not None else unused_prompts(model, self.prompts)
         ignores_prompts = any(getattr(module, "include_prompt", True) is False for module in modules)
         if ignores_prompts and any(self.prompts.values()):

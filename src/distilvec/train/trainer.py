@@ -140,6 +140,9 @@ class Trainer:
         """Train to the end, unless it was reached before."""
         if self.state.finished:
             return
+        if self.total_steps == 0:
+            self.run()
+            return
         trained = sum(p.numel() for p in self.module.encoder.parameters() if p.requires_grad) / 1e6
         precision = "bf16 autocast" if self.accelerator.mixed_precision == "bf16" else "fp32"
         sharded = ", sharded" if self.train.shard else ""
@@ -315,9 +318,11 @@ class Trainer:
         rate = self.train.learning_rate
         if rate is None:
             rate = suitable_rate(metrics.get("cosine"), self.hooks.highest_rate)
-            log(f"learning rate: {rate:.1e}, for a student that begins {self._start_text(metrics)}")
+            if self.total_steps:
+                log(f"learning rate: {rate:.1e}, for a student that begins {self._start_text(metrics)}")
         self._set_schedule(rate)
-        if self.ends_early and self._knows_its_texts():
+        is_untrained = self.total_steps == 0  # train.epochs: 0
+        if is_untrained or (self.ends_early and self._knows_its_texts()):
             self.state.finished = True
             self._checkpoint()
 
@@ -364,7 +369,7 @@ class Trainer:
         head = module.objective.head
         is_candidate = state.step > 0 or head is None or (isinstance(head, TaskHead) and head.fitted)
         if metric.higher_is_better is None:
-            is_best = state.step > 0
+            is_best = state.step > 0 or self.total_steps == 0
         else:
             state.last = Standing(metric, numbers.get("overlap", 0.0))
             if state.step == 0:

@@ -208,7 +208,7 @@ def check_index(
         else:
             assert made_by is not None
             maker = stack.enter_context(_maker(made_by, index, trust_remote_code))
-            judgement = judge_log(query_log, maker, student, index)
+            judgement = judge_log(query_log, maker.name, maker.embed(query_log.queries, "query"), student, index)
         scores: dict[str, list[Score]] = {}
         if query_log is None or tasks:  # tasks are searched among all texts of the index, which are held in memory
             columns: Columns = {"teacher": (index, index), "asymmetric": (student, index)}

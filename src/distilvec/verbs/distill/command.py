@@ -68,7 +68,8 @@ def distill(
         float | None, option("Train for about n minutes on this machine.", key="train.minutes", min=0.1)
     ] = None,
     epochs: Annotated[
-        int | None, option("Passes over the texts; by default by their number.", key="train.epochs", min=1)
+        int | None,
+        option("Passes over the texts; by default by their number. 0: fitted, not trained.", key="train.epochs", min=0),
     ] = None,
     test: Annotated[
         Path | None,
@@ -127,6 +128,14 @@ def distill(
         option("The prompt of an index's or API's model before queries.", key="teacher.prompts.query"),
     ] = None,
     document_prompt: Annotated[str | None, option("The same before documents.", key="teacher.prompts.document")] = None,
+    built_in_prompt: Annotated[
+        str | None,
+        option(
+            "Build a prompt into the student, which needs none then: its name (query, document, STS), or its words.",
+            key="student.built_in_prompt",
+            metavar="NAME|TEXT",
+        ),
+    ] = None,
     refresh: Annotated[bool, option("Read an index again instead of using the local copy.", "--refresh")] = False,
     json_file: JsonFile = None,
 ) -> None:
@@ -196,6 +205,7 @@ def distill(
         made_by=made_by or (),
         query_prompt=query_prompt,
         document_prompt=document_prompt,
+        built_in_prompt=built_in_prompt,
         refresh=refresh,
         overrides=overrides,
         restart=restart,

@@ -52,6 +52,7 @@ def distill(
     made_by: Sequence[str] = (),
     query_prompt: str | None = None,
     document_prompt: str | None = None,
+    built_in_prompt: str | None = None,
     refresh: bool = False,
     overrides: Mapping[str, Any] | None = None,
     restart: bool = False,
@@ -83,7 +84,8 @@ def distill(
             first; they are trained together.
         language: The language of the texts, such as "tr"; the student keeps its tokens alone.
         minutes: Train for about so many minutes on this machine.
-        epochs: Passes over the texts. None: by the number of texts.
+        epochs: Passes over the texts. None: by the number of texts. 0: the student as it is fitted before the first
+            step, from which the same call with epochs or minutes goes on.
         test: A labelled file, a folder or a suite to test on as well.
         queries: Texts of queries, in the forms of `texts`. With an index, `made_by` embeds those that it lacks.
         pairs: Clicks on an index, or other queries with stored documents that answer them: a file with query and id,
@@ -101,6 +103,9 @@ def distill(
             prompts. The right one embeds the queries and texts that the index lacks.
         query_prompt: What the model of an index or behind an API is given before queries.
         document_prompt: What it is given before documents.
+        built_in_prompt: A prompt of the teacher, by its name ("query", "document", "STS") or its words. The student
+            gives the teacher's vectors with this prompt for texts without one, and has no prompts. Of an index it is
+            the query side, which needs `queries` and `made_by`.
         refresh: Read an index again instead of using the local copy.
         overrides: Further keys of the recipe: {"train.batch_size": 64}.
         restart: Move an earlier run in the folder aside and start over.
@@ -138,6 +143,7 @@ def distill(
         repeats=repeats,
         query_prompt=query_prompt,
         document_prompt=document_prompt,
+        built_in_prompt=built_in_prompt,
         out=None if out is None else Path(out),
         overrides=changes,
     )
@@ -197,7 +203,8 @@ def numbers(run: FinishedRun) -> list[str]:
         lines.append(f"{verdict.speedup:.1f}x faster")
     watched = run.record.watched
     if watched is not None:
-        start = run.validation.get(f"untrained_{watched.name}")
+        is_trained = run.record.training is None or not run.record.training.fitted
+        start = run.validation.get(f"untrained_{watched.name}") if is_trained else None
         before = "" if start is None else f" ({start:.3f} before training)"
         lines.append(f"{watched.title} {watched.value:.3f}{before}")
     return lines
@@ -207,9 +214,12 @@ def next_command(run: FinishedRun) -> str:
     """Return the command that a user wants next: a check with the own index, else a smaller and faster file.
 
     A static student is small and fast, and has no such file: it can be tried at once. A training that brought nothing
-    is tried again with a lower rate.
+    is tried again with a lower rate, a student that was fitted to a model is trained.
     """
     training, section = run.record.training, run.recipe.teacher
+    if training is not None and training.fitted and section.vectors is None:
+        on = ["run", run.files.recipe, "train.epochs=auto", "--out", run.folder]
+        return shlex.join(["distilvec", *map(str, on)])
     if training is not None and training.brought_nothing and training.learning_rate and not run.recipe.stages:
         rate = f"train.learning_rate={SLOWER * training.learning_rate:.1e}"
         again = ["run", run.files.recipe, rate, "--out", run.folder.with_name(f"{run.folder.name}-slower")]

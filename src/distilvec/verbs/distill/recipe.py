@@ -87,6 +87,7 @@ class Request:
     made_by: str | None = None
     query_prompt: str | None = None
     document_prompt: str | None = None
+    built_in_prompt: str | None = None
     out: Path | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
@@ -179,7 +180,7 @@ def make_recipe(request: Request, root: Path) -> Recipe:
         "method": {"name": METHOD},
         "evaluation": _evaluation(request, root),
     }
-    for name in ("layers", "dims", "epochs", "minutes", "method", "pairs"):
+    for name in ("layers", "dims", "epochs", "minutes", "method", "pairs", "built_in_prompt"):
         value = getattr(request, name)
         if value is not None:
             set_key(tree, KEYS[name], str(value) if isinstance(value, Path) else value)
@@ -213,6 +214,8 @@ def _check(request: Request) -> None:
                 raise DistilvecError(problem, "Leave it out.", key=name)
     if request.prompts and request.kind == "array":
         raise DistilvecError("an array of vectors has no model.", "Leave the prompts out.", key="document_prompt")
+    if request.built_in_prompt is not None and request.kind == "array":
+        raise DistilvecError("an array of vectors has no model.", "Leave it out.", key="built_in_prompt")
     several = isinstance(request.texts, (list, tuple)) and len(request.texts) != 1
     if has_texts_elsewhere(request) and several:
         problem = f"the texts of {request.teacher} are in one file, a row for each vector."
@@ -385,6 +388,8 @@ def _is_our_student(student: Any) -> bool:
 def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
     """Return the recipe's sources: documents, their pieces, queries."""
     sources: list[dict[str, Any]] = []
+    if _is_query_side(request):
+        return list(request.queries or ()) or [{"builtin": "teacher"}]  # without queries it is refused
     if request.kind == "table" and (request.texts is None or has_texts_elsewhere(request)):
         sources.append({"builtin": "teacher"})
     elif request.texts is not None:
@@ -403,10 +408,16 @@ def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
     return sources
 
 
+def _is_query_side(request: Request) -> bool:
+    """Return whether the student embeds queries of an index alone: it has no vectors of documents."""
+    stated = request.built_in_prompt or request.overrides.get("student.built_in_prompt")
+    return request.kind == "table" and stated is not None
+
+
 def _evaluation(request: Request, root: Path) -> dict[str, Any]:
     """Return the recipe's evaluation section; overlap@10 of held-out texts is measured in every run."""
     section: dict[str, Any] = {}
-    if request.kind == "table":
+    if request.kind == "table" and not _is_query_side(request):
         section = {"stored": INDEX_QUERIES, "columns": ["teacher", "asymmetric"], "parts": ["agreement"]}
     if request.test is not None:
         from distilvec.verbs.distill.evaluation_data import suite_of

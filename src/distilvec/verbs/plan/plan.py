@@ -32,6 +32,7 @@ from distilvec.pipeline.caches import (
     reads_tokens,
 )
 from distilvec.pipeline.data import ReadyTeacher
+from distilvec.pipeline.decide import built_in_line
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.judgement import draw_rows, student_embedder
 from distilvec.pipeline.objectives import trains_projection
@@ -48,6 +49,7 @@ from distilvec.pipeline.overview import (
     sample_rows,
 )
 from distilvec.pipeline.prepare import align, prepare_teacher, tokenize, tokenize_for
+from distilvec.pipeline.start import HELD_OUT, RIDGE_TEXTS, fitted_parts
 from distilvec.pipeline.student import untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
 from distilvec.report.model_card import shorter_reading
@@ -66,6 +68,15 @@ LONGER = 1.5  # a rate holds for texts up to so many times as long
 Side = Literal["queries", "documents"]
 SIDES: tuple[Side, Side] = ("queries", "documents")  # of a search
 Lines = list[list[str]]  # rows of a name and a value; the name of a detail begins with two spaces
+NO_TRAINING: Lines = [["training", "none (train.epochs=0)"]]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A part of the work in words, with the seconds that it takes."""
+
+    text: str
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -86,21 +97,45 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
     teachers = [_plan_teacher(job, teacher, student, fleet, tokens) for teacher in job.teachers]
     sources_of_outputs = [teacher.source for teacher in teachers]
     alignment = next((teacher.alignment for teacher in teachers if teacher.alignment is not None), None)
-    costs = [measure_stage(job, stage, student, tokens, alignment, sources_of_outputs) for stage in job.stages]
-    judgement = _judgement_line(job, tokens, student)
+    costs = []
+    for stage in job.stages if job.trains else ():
+        costs.append(measure_stage(job, stage, student, tokens, alignment, sources_of_outputs))
+    start = _start_estimate(job, tokens, student)
+    judgement = _judgement_estimate(job, tokens, student)
+    evaluation = _evaluation_estimates(job, student, teachers[0].evaluation)
 
     lines = _corpus_lines(job, tokens)
     for teacher in teachers:
         lines += teacher.lines
     lines += _student_lines(job, student)
-    lines += _training_lines(job.stages, costs)
+    if start is not None:
+        lines.append(["start", start.text])
+    lines += _training_lines(job.stages, costs) if costs else NO_TRAINING
     if judgement is not None:
-        lines.append(judgement)
-    lines += evaluation_lines(job, student, teachers[0].evaluation)
+        lines.append(["judgement", judgement.text])
+    lines += evaluation_lines(job, evaluation)
+    seconds = sum(teacher.seconds for teacher in teachers) + sum(cost.seconds for cost in costs)
+    seconds += sum(part.seconds for part in (start, judgement, *evaluation.values()) if part is not None)
+    with_api = ", and the time of the API" if any(teacher.section.api is not None for teacher in job.teachers) else ""
+    lines.append(["in all", f"about {duration(seconds)}{with_api}"])
     for code in _code(job):
         lines.append(["runs code", code])
     lines.append(["run folder", str(job.folder)])
     return lines
+
+
+def _start_estimate(job: Job, tokens: TokenStore, student: SentenceTransformer) -> Estimate | None:
+    """Describe the fit of the student's new layer, and the validation of the start; None where no layer is fitted."""
+    if "student" not in fitted_parts(job):
+        return None
+    corpus = job.corpus
+    fitted = min(RIDGE_TEXTS[0], len(corpus.train_rows))
+    held_out = min(HELD_OUT, len(corpus.holdout_rows))
+    lengths = np.asarray(tokens.lengths[sample_rows(corpus)], dtype=np.int64)
+    rate, _ = embedding_rate(student_embedder(job, student, "student"), corpus.prompted(sample_rows(corpus)))
+    seconds = rate.mean(lengths) * (fitted + held_out + len(corpus.holdout_rows))
+    text = f"a linear layer, fitted to {fitted:,} texts, its strength chosen on {held_out:,} validation texts"
+    return Estimate(f"{text}: about {duration(seconds)}", seconds)
 
 
 def _corpus_lines(job: Job, tokens: TokenStore) -> Lines:
@@ -115,6 +150,8 @@ def _corpus_lines(job: Job, tokens: TokenStore) -> Lines:
         lines.append([f"  {title}", f"{rows_of_sources[number]:,}"])
     if (missing := missing_role(job)) is not None:
         lines.append(["  roles", missing])
+    if (built_in := built_in_line(job.recipe, job.stated.teacher)) is not None:
+        lines.append(["  prompt", built_in])
     section = job.recipe.corpus
     if section is not None:
         lines.append(["  validation", validation_line(report)])
@@ -202,12 +239,15 @@ def _code(job: Job) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class TeacherPlan:
-    """A teacher's rows, the source of its outputs in timed steps, its alignment, and what it embeds to be evaluated."""
+    """A teacher's rows, the source of its outputs in timed steps, its alignment, and what it embeds to be evaluated;
+    the seconds of its vectors.
+    """
 
     lines: Lines
     source: ReadyTeacher | SampleTeacher
     alignment: AlignmentStore | None
-    evaluation: str | None
+    evaluation: Estimate | None
+    seconds: float = 0.0
 
 
 def _plan_teacher(
@@ -261,7 +301,9 @@ def _plan_teacher(
         lengths = alignment.teacher_lengths
     elif tokens is not None:
         lengths = tokens.lengths
-    return TeacherPlan(lines, SampleTeacher(job, teacher, lengths), alignment, evaluation)
+    return TeacherPlan(
+        lines, SampleTeacher(job, teacher, lengths), alignment, evaluation, seconds=missing * cost.seconds
+    )
 
 
 def _teacher_lines(job: Job, teacher: Teacher) -> Lines:
@@ -323,25 +365,26 @@ def _training_lines(stages: Sequence[Stage], costs: Sequence[StageCost]) -> Line
 # -- judgement and evaluation ------------------------------------------------------------------------------------------
 
 
-def _judgement_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[str] | None:
-    """Return the row of texts, tokens and time of the judgement, measured on a few texts; None without one."""
+def _judgement_estimate(job: Job, tokens: TokenStore, model: SentenceTransformer) -> Estimate | None:
+    """Return texts, tokens and time of the judgement, measured on a few texts; None without one."""
     if job.required == OutputSpec() or job.corpus.paired:
         return None
     if job.recipe.evaluation.stored is not None:
         count = next(len(task.queries) for task in job.tasks if isinstance(task, StoredTask))
-        return ["judgement", f"{count:,} stored texts, searched for among the others"]
+        return Estimate(f"{count:,} stored texts, searched for among the others", 0.0)
     rows = draw_rows(job, tokens)
     if rows is None:
         return None
     embedder = student_embedder(job, model, "student")
     rate, _ = embedding_rate(embedder, job.corpus.prompted(sample_rows(job.corpus)))
     lengths = np.asarray(tokens.lengths[rows.every], dtype=np.int64)
-    return [
-        "judgement",
+    students = "the student before and after training" if job.trains else "the student"
+    seconds = (2 if job.trains else 1) * rate.total(lengths)
+    text = (
         f"{len(rows.queries):,} validation texts, searched for among {len(rows.candidates):,} others: "
-        f"{lengths.sum():,} tokens, by the student before and after training: "
-        f"about {duration(2 * rate.total(lengths))}",
-    ]
+        f"{lengths.sum():,} tokens, by {students}: about {duration(seconds)}"
+    )
+    return Estimate(text, seconds)
 
 
 def evaluation_texts(tasks: Sequence[Task], sides: Sequence[Side] = SIDES) -> dict[Role, list[str]]:
@@ -358,7 +401,7 @@ def evaluation_texts(tasks: Sequence[Task], sides: Sequence[Side] = SIDES) -> di
     return {role: list(texts) for role, texts in by_role.items()}
 
 
-def teacher_evaluation(job: Job, model: ModelEmbedder, rate: PerToken | None) -> str:
+def teacher_evaluation(job: Job, model: ModelEmbedder, rate: PerToken | None) -> Estimate:
     """What the teacher has to embed for the evaluation, and how long that takes.
 
     `rate` is that of the training texts; it is measured again if there is none, or if these texts are longer.
@@ -375,14 +418,15 @@ def teacher_evaluation(job: Job, model: ModelEmbedder, rate: PerToken | None) ->
             rows = np.flatnonzero(cache.positions(prompted.keys) < 0)
         missing += prompted.prompted(rows)
     if not missing:
-        return f"the vectors of all {count:,} texts are stored: {folder}"
+        return Estimate(f"the vectors of all {count:,} texts are stored: {folder}", 0.0)
     lengths = model.lengths(spread_items(missing, SAMPLE_TEXTS))
     if rate is None or lengths.max() > LONGER * rate.lengths[1]:
         rate, _ = embedding_rate(model, missing)
-    return f"{len(missing):,} of {count:,} texts: about {duration(len(missing) * rate.mean(lengths))}; then stored"
+    seconds = len(missing) * rate.mean(lengths)
+    return Estimate(f"{len(missing):,} of {count:,} texts: about {duration(seconds)}; then stored", seconds)
 
 
-def student_evaluation(job: Job, student: SentenceTransformer) -> str | None:
+def student_evaluation(job: Job, student: SentenceTransformer) -> Estimate | None:
     """What models of the student's size embed for the evaluation, and how long that takes; None for nothing."""
     section = job.recipe.evaluation
     checkpoints = job.recipe.train.keep_students
@@ -398,7 +442,7 @@ def student_evaluation(job: Job, student: SentenceTransformer) -> str | None:
 
     parts = []
     seconds = 0.0
-    model = ModelEmbedder(student, "student", section.batch_tokens, job.teacher.info.prompts)
+    model = ModelEmbedder(student, "student", section.batch_tokens, job.student_prompts)
     for names, repeats, sides in groups:
         if not names:
             continue
@@ -409,7 +453,7 @@ def student_evaluation(job: Job, student: SentenceTransformer) -> str | None:
         rate, lengths = embedding_rate(model, texts)
         seconds += repeats * len(texts) * rate.mean(lengths)
         parts.append(f"{len(texts):,} texts, {repeats} times ({', '.join(names)})")
-    return f"{'; '.join(parts)}: about {duration(seconds)}" if parts else None
+    return Estimate(f"{'; '.join(parts)}: about {duration(seconds)}", seconds) if parts else None
 
 
 def _scored_columns(job: Job) -> list[ScoreColumn]:
@@ -437,21 +481,32 @@ def _columns_of_one_side(job: Job, side: Side) -> list[str]:
     return names
 
 
-def evaluation_lines(job: Job, student: SentenceTransformer, teacher: str | None) -> Lines:
-    """Rows of the plan about the evaluation; `teacher` is the teacher's, None if it embeds nothing."""
+def _evaluation_estimates(job: Job, student: SentenceTransformer, teacher: Estimate | None) -> dict[str, Estimate]:
+    """Return the parts of the evaluation by name; `teacher` is the teacher's, None if it embeds nothing."""
+    if not job.tasks:
+        return {}
+    section = job.recipe.evaluation
+    estimates = {}
+    if teacher is not None and columns_with("teacher") & {*section.columns}:
+        estimates["with the teacher"] = teacher
+    of_student = student_evaluation(job, student)
+    if of_student is not None:
+        estimates["with the student"] = of_student
+    if "speed" in section.parts:
+        text = f"at most {duration(section.speed_seconds)} (evaluation.speed_seconds)"
+        estimates["table of speed"] = Estimate(text, section.speed_seconds)
+    return estimates
+
+
+def evaluation_lines(job: Job, estimates: Mapping[str, Estimate]) -> Lines:
+    """Rows of the plan about the evaluation."""
     if not job.tasks:
         return []
-    section = job.recipe.evaluation
     names = ", ".join(task.name for task in job.tasks)
     count = "1 task" if len(job.tasks) == 1 else f"{len(job.tasks)} tasks"
     lines = [["evaluation", f"{count}: {names}"]]
-    if teacher is not None and columns_with("teacher") & {*section.columns}:
-        lines.append(["  with the teacher", teacher])
-    of_student = student_evaluation(job, student)
-    if of_student is not None:
-        lines.append(["  with the student", of_student])
-    if "speed" in section.parts:
-        lines.append(["  table of speed", f"at most {duration(section.speed_seconds)} (evaluation.speed_seconds)"])
+    for name, estimate in estimates.items():
+        lines.append([f"  {name}", estimate.text])
     return lines
 
 

@@ -54,6 +54,11 @@ def serve(
         served = ServedModel(model, name, trust_remote_code=trust_remote_code)
         address = f"[{host}]" if ":" in host else host
         log(f"serving {served.name} ({served.dim} dims) at http://{address}:{place.getsockname()[1]}/v1/embeddings")
+        if served.loses_space_unseen:
+            log(
+                f"{served.name} has a linear layer behind its pooling that keeps the {served.dim} dims: this server "
+                "runs it; one that leaves it out would answer in another space, without an error (docs/clients.md)"
+            )
         names = allow_host or []
         # A server that other machines use has names that it cannot know
         hosts = [host, *names] if is_this_machine(host) else None

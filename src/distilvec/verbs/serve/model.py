@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.errors import about
 from distilvec.models.load import model_name
-from distilvec.models.parts import is_static, text_tokenizer, tokens_without_row
+from distilvec.models.parts import is_static, loses_space_unseen, text_tokenizer, tokens_without_row
 from distilvec.teachers.graph_embedder import GraphEmbedder, model_folder
 from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder, RoutedEmbedder
 from distilvec.teachers.open import expect_kind, open_embedder
@@ -172,6 +172,7 @@ class ServedModel:
         self._from_left = getattr(tokenizer, "truncation_side", "right") == "left"
         self._token_ids = _tokenizer(embedder)
         self._tokens_without_vector = tokens_without_row(embedder.model)
+        self.loses_space_unseen = isinstance(embedder, ModelEmbedder) and loses_space_unseen(embedder.model)
 
     def embed(self, prompted: Sequence[str]) -> Vectors:
         """Return float32 [n, dim] of texts that have their prompts; longer ones are cut."""

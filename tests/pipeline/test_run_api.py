@@ -193,4 +193,4 @@ def test_a_refused_text_of_the_evaluation_is_not_sent_to_the_corpus_s_list(
             run_command(["run", str(tmp_path / "api.yaml"), "--out", str(tmp_path / "run"), "train.max_steps=1"]) == 2
         )
     message = capsys.readouterr().err
-    assert "The request had one text" in message and "leave_out" not in message
+    assert "[teacher.api]" in message and "The request had one text" in message and "leave_out" not in message

@@ -62,6 +62,11 @@ def score_columns(
     scores: dict[str, list[Score]] = {}
     samples: Samples = {}
     tasks_by_model = {name: answered(tasks, name, *pair) for name, pair in columns.items()}
+    of_teacher = columns.get("teacher", ())
+    for pair in columns.values():
+        for embedder in pair:
+            if isinstance(embedder, (ApiEmbedder, TableEmbedder)):
+                cache.sections[id(embedder)] = "teacher" if embedder in of_teacher else "model"
     for name, pair in columns.items():
         for request in requests(tasks_by_model[name], *pair, mixed=takes_both(name)):
             embed_ahead(request, cache)

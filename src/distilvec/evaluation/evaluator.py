@@ -32,7 +32,7 @@ from sklearn.metrics import average_precision_score, f1_score
 
 from distilvec.config.schema import Role
 from distilvec.core.batch import Text
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about, each_about
 from distilvec.evaluation import metrics, significance
 from distilvec.evaluation.search import Search, top_k, without_own
 from distilvec.evaluation.tasks import (
@@ -116,8 +116,11 @@ class EmbeddingStep:
 class EmbeddingCache:
     """Vectors by model, role and text that evaluations share: each text is embedded once per model and role.
 
-    Models are distinguished as objects, not by name. Models and vectors live as long as the cache does.
+    Models are distinguished as objects, not by name. Models and vectors live as long as the cache does. `sections` are
+    those of APIs and tables, by model: keys of their errors are relative to their section.
     """
+
+    sections: dict[int, str] = field(default_factory=dict, repr=False)
 
     _vectors: dict[tuple[int, Role], tuple[Embedder, dict[str, int], Array]] = field(default_factory=dict, repr=False)
     _classifiers: dict[tuple[int, int], tuple[Embedder, Task, LogisticRegression]] = field(
@@ -128,7 +131,9 @@ class EmbeddingCache:
         """Vectors of the texts, float32 [texts, dim]; those that are not here yet are embedded."""
         missing = self.lacking(embedder, texts, role)
         if missing:
-            self.add(embedder, missing, role, embedder.embed(missing, role))
+            with about(self.sections.get(id(embedder), "")):
+                new_vectors = embedder.embed(missing, role)
+            self.add(embedder, missing, role, new_vectors)
         _, rows, vectors = self._vectors.get((id(embedder), role), (embedder, {}, np.empty((0, 0), dtype=np.float32)))
         return vectors[[rows[text] for text in texts]]
 
@@ -160,11 +165,12 @@ class EmbeddingCache:
     def embed(self, missing: EmbeddingRequest) -> Iterator[EmbeddingStep]:
         """Embed a request of `missing`; yield every batch."""
         embedder = missing.embedder
+        section = self.sections.get(id(embedder), "")
         characters = {role: sum(map(len, texts)) for role, texts in missing.texts.items()}
         done, share = 0, 0.0
         for role, texts in missing.texts.items():
             vectors = np.empty((len(texts), embedder.dim), dtype=np.float32)
-            for batch in embedder.embed_batches(texts, role):
+            for batch in each_about(embedder.embed_batches(texts, role), section):
                 vectors[batch.rows] = batch.embedding
                 done += len(batch.rows)
                 share += batch.work * characters[role] / max(1, sum(characters.values()))

@@ -76,7 +76,7 @@ class Scores:
         return score_frame(self.columns)
 
 
-@set_by({"teacher.vectors": "teacher"})
+@set_by({"model.api": "model", "model.vectors": "model", "teacher.api": "teacher", "teacher.vectors": "teacher"})
 def score_models(
     model: Source,
     suite: str | os.PathLike[str] | None = None,

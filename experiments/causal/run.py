@@ -235,7 +235,8 @@ def _rows(recipe: CausalRecipe, tokenizers: list[PreTrainedTokenizerBase]) -> tu
         return pairs + more, np.arange(len(pairs)), np.arange(len(pairs), len(pairs) + len(more))
     if len(pairs) < 2:
         raise DistilvecError("found a single row.", "Give at least two: one is for validation.", key="data.train")
-    count = validation_size(section.holdout_rows, len(pairs), "data.holdout_rows")
+    with about("data.holdout_rows"):
+        count = validation_size(section.holdout_rows, len(pairs))
     drawn = np.random.Generator(np.random.PCG64(section.seed)).permutation(len(pairs))
     return pairs, np.sort(drawn[count:]), np.sort(drawn[:count])
 

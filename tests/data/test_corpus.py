@@ -361,7 +361,7 @@ def test_the_validation_part_follows_from_the_number_of_texts(texts, rows):
     """One in 20, at least 10, at most half and 4,096; a number of one's own stands, up to half."""
     assert validation_size(None, texts) == rows
     assert validation_size(1, texts) == 1 and validation_size(texts // 2, texts) == texts // 2
-    with refused("corpus.validation_rows", f"{rows:,} are taken"):
+    with refused("", f"{rows:,} are taken"):
         validation_size(texts // 2 + 1, texts)
 
 

@@ -78,7 +78,7 @@ class about:  # a class, as contextlib.suppress: it stands around single rows
         noted = noted_key(error)
         if not noted:
             _note(error, self.key)
-        elif noted.startswith("."):
+        elif noted.startswith(".") and self.key:
             _note(error, _joined(self.key, noted))
         if self.name and not hasattr(error, _NAME):
             _set(error, _NAME, str(self.name))

@@ -15,10 +15,10 @@ FEWEST_CANDIDATES = 20  # among fewer other texts, ten neighbours say nothing
 SIMILARITIES: tuple[Similarity, ...] = get_args(Similarity)
 
 
-def read_similarity(name: str, origin: str, key: str, fix: str) -> Similarity:
+def read_similarity(name: str, origin: str, fix: str) -> Similarity:
     """Return the similarity that a model or an index states. Errors: DistilvecError for one that is not scored here."""
     for similarity in SIMILARITIES:
         if name == similarity:
             return similarity
     names = ", ".join(SIMILARITIES)
-    raise DistilvecError(f"{origin} compares vectors by {name}; distilvec scores by {names}.", fix, key=key)
+    raise DistilvecError(f"{origin} compares vectors by {name}; distilvec scores by {names}.", fix)

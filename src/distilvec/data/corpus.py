@@ -27,7 +27,7 @@ from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import CorpusSection, Role, SourceSection
 from distilvec.core.artifacts import META, Column, open_column, open_or_build
 from distilvec.core.batch import Text
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.log import log
 from distilvec.data import corpus_files
 from distilvec.data.corpus_files import (
@@ -253,11 +253,19 @@ def build_corpus(
         ends = list(accumulate(count["candidates"] for count in counts))
         for position, (source, count) in enumerate(zip(section.sources, counts, strict=True)):
             rows = slice(ends[position] - count["candidates"], ends[position])
-            count["duplicates"] = int(np.count_nonzero(~keep[rows] & (text_origins.kinds[rows] == 0)))
-            # `keep[rows]` is a view: what is left out there is left out of `keep`
-            _exclude(text_origins.kinds[rows], list(excluded), keep[rows], count)
+            kinds = text_origins.kinds[rows]  # of the excluded text that a row has one origin with; 0 for the others
+            keep_of_source = keep[rows]  # a view: what is left out there is left out of `keep`
+            count["duplicates"] = int(np.count_nonzero(~keep_of_source & (kinds == 0)))
+            for number, kind in enumerate(excluded, 1):
+                excluded_rows = int(np.count_nonzero(kinds == number))
+                count[kind] += excluded_rows
+                count["excluded"] += excluded_rows
+            keep_of_source[kinds > 0] = False
+            distinct = int(np.count_nonzero(keep_of_source))
+            count["kept"] = min(source.limit or distinct, distinct)
+            count["left_out"] = distinct - count["kept"]
             seed = np.random.PCG64([section.seed, position])
-            _apply_limit(source, keep[rows], count, np.random.Generator(seed))
+            thin(keep_of_source, count["kept"], np.random.Generator(seed))
         totals: dict[str, Any] = {}
         for outcome in _REPORTED:
             totals[outcome] = sum(count[outcome] for count in counts)
@@ -293,10 +301,10 @@ def build_corpus(
     return open_or_build(folder, name, "corpus", needed, build, Corpus)
 
 
-def validation_size(size: int | None, rows: int, key: str = "corpus.validation_rows") -> int:
+def validation_size(size: int | None, rows: int) -> int:
     """The validation part of `rows`: as asked, else one row in 20, at least 10, at most half and 4,096.
 
-    Errors: DistilvecError with `key` if more than half are asked for.
+    Errors: DistilvecError if more than half are asked for.
     """
     default = min(max(rows // VALIDATION_SHARE, MIN_VALIDATION), MAX_VALIDATION, rows // 2)
     if size is None:
@@ -305,7 +313,6 @@ def validation_size(size: int | None, rows: int, key: str = "corpus.validation_r
         raise DistilvecError(
             f"{size:,} rows are more than half of {rows:,}.",
             f"Give at most {rows // 2:,}, or leave the key out: {default:,} are taken then.",
-            key=key,
         )
     return size
 
@@ -333,7 +340,8 @@ def _draw_validation(section: CorpusSection, origins: Rows, is_common: Mask) -> 
     One that would make the part too large is trained on, as is what is common to many. bool [rows], none True where no
     origin is small enough.
     """
-    wanted = validation_size(section.validation_rows, len(origins))
+    with about("corpus.validation_rows"):
+        wanted = validation_size(section.validation_rows, len(origins))
     most = min(len(origins) // 2, max(wanted, MAX_VALIDATION))
     sizes = np.bincount(origins)
     fewest_origins = 1
@@ -572,23 +580,6 @@ def _find_origins(
     raw_rows = np.flatnonzero(kinds == 0)
     numbers = origins.numbers[raw_rows]
     return _FoundOrigins(numbers, origins.is_common[raw_rows], kinds_of_origins[numbers], list(columns), is_single)
-
-
-def _exclude(kinds: npt.NDArray[np.uint8], names: Sequence[str], keep: Mask, count: Counter[str]) -> None:
-    """Leave out the rows of a source that have one origin with an excluded text, and count them by what that is."""
-    keep[kinds > 0] = False
-    for number, kind in enumerate(names, 1):
-        rows = int(np.count_nonzero(kinds == number))
-        count[kind] += rows
-        count["excluded"] += rows
-
-
-def _apply_limit(source: SourceSection, keep: Mask, count: Counter[str], generator: np.random.Generator) -> None:
-    """Leave at most `limit` of a source's rows, by seed, and count the lost ones."""
-    distinct = int(np.count_nonzero(keep))
-    count["kept"] = min(source.limit or distinct, distinct)
-    count["left_out"] = distinct - count["kept"]
-    thin(keep, count["kept"], generator)
 
 
 def text_name(text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import DistilvecError, about, nearest
+from distilvec.core.errors import DistilvecError, about, each_about, nearest
 from distilvec.core.files import table_files
 from distilvec.core.hashing import combine, hash_files
 from distilvec.core.log import log
@@ -113,16 +113,17 @@ def read_texts(source: SourceSection, position: int) -> Iterator[SourceText]:
         for name, passage in docstrings.passages_by_name():
             yield SourceText(passage, name, "docstring")
     elif source.tokenizer is not None:
-        for token in _tokens(source.tokenizer, source.revision, f"{key}.tokenizer"):
+        for token in each_about(_tokens(source.tokenizer, source.revision), f"{key}.tokenizer", source.tokenizer):
             yield SourceText(token)
     elif source.dataset is not None:
-        read = partial(readers.read_dataset, source)
-        yield from _texts(read, source, conditions, key, "dataset", f"dataset {source.dataset}")
+        place = f"dataset {source.dataset}"
+        texts = _texts(partial(readers.read_dataset, source), source, conditions, place)
+        yield from each_about(texts, f"{key}.dataset", place)
     else:
         option = "url" if source.url else "path"
         for path in source_files(source, position):
-            read = partial(readers.read_rows, path)
-            yield from _texts(read, source, conditions, key, option, str(path))
+            texts = _texts(partial(readers.read_rows, path), source, conditions, str(path))
+            yield from each_about(texts, f"{key}.{option}", path)
     for line in conditions.unmet():
         log(f"{source.label}: {line} ({key}.where)")
 
@@ -174,17 +175,16 @@ def source_content(source: SourceSection, position: int, files: Sequence[Path]) 
     return combine([("tokenizer", tokenizer_hash(tokenizer)), ("special", " ".join(tokenizer.all_special_tokens))])
 
 
-def _tokens(name: str, revision: str | None, key: str) -> Iterator[str]:
+def _tokens(name: str, revision: str | None) -> Iterator[str]:
     """The texts of a tokenizer's tokens but its special ones, by number."""
-    with about(key, name):
-        tokenizer = load_tokenizer(ModelName(name, revision))
+    tokenizer = load_tokenizer(ModelName(name, revision))
     special = set(tokenizer.all_special_tokens)
     for token, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
         if token not in special:
             yield tokenizer.convert_tokens_to_string([token])
 
 
-def text_columns(names: list[str], source: SourceSection, key: str, place: str) -> list[str]:
+def text_columns(names: list[str], source: SourceSection, place: str) -> list[str]:
     """The columns of a table that hold texts: the recipe's, else the first usual group.
 
     If a table has both `query` and `document`, the column of the source's role is taken. Errors: DistilvecError if
@@ -192,15 +192,15 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
     """
     for name in source.where:
         if name not in names:
-            raise DistilvecError(f"{place} has no column '{name}'; {_names_line(name, names)}", key=f"{key}.where")
+            raise DistilvecError(f"{place} has no column '{name}'; {_names_line(name, names)}", key="..where")
     if source.origin is not None and _top_column(source.origin, names) is None:
         problem = f"{place} has no column '{source.origin}'; {_names_line(source.origin, names)}"
-        raise DistilvecError(problem, key=f"{key}.origin")
+        raise DistilvecError(problem, key="..origin")
     if source.column:
         chosen = [source.column] if isinstance(source.column, str) else source.column
         for name in chosen:
             if _top_column(name, names) is None:
-                raise DistilvecError(f"{place} has no column '{name}'; {_names_line(name, names)}", key=f"{key}.column")
+                raise DistilvecError(f"{place} has no column '{name}'; {_names_line(name, names)}", key="..column")
         return chosen
     by_usual_name = {name.lower(): name for name in reversed(names)}  # of Text and TEXT the first
     by_usual_name |= {name: name for name in names}
@@ -213,18 +213,13 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
     hint = next((hint for hint in hints if hint), ".")
     tried = ", ".join(" and ".join(group) for group in COLUMNS)
     problem = f"no column with a usual name of texts ({tried}); found: {', '.join(names) or 'none'}"
-    raise DistilvecError(f"{place} has {problem}.", f"Name the right one, or call it 'text'{hint}", key=f"{key}.column")
+    raise DistilvecError(f"{place} has {problem}.", f"Name the right one, or call it 'text'{hint}", key="..column")
 
 
 def _texts(
-    read: Callable[[readers.Choose], readers.Rows],
-    source: SourceSection,
-    conditions: Conditions,
-    key: str,
-    option: str,
-    place: str,
+    read: Callable[[readers.Choose], readers.Rows], source: SourceSection, conditions: Conditions, place: str
 ) -> Iterator[SourceText]:
-    """The texts of one file or dataset, which `option` of the source names.
+    """The texts of one file or dataset; keys of errors are those beside the source's `path`.
 
     An empty `text` is replaced by the `title`, if the table has one.
     """
@@ -235,15 +230,15 @@ def _texts(
         """The column that names documents; one that is read for something else names none."""
         if source.origin is not None:
             return source.origin
-        others = [name for name in DOCUMENT_COLUMNS if name not in columns and name not in source.where]
-        return next((name for name in others if name in names), "")
+        candidates = [name for name in DOCUMENT_COLUMNS if name not in columns and name not in source.where]
+        return next((name for name in candidates if name in names), "")
 
     def choose(names: list[str]) -> Collection[str]:
         """The columns to read, of those that a table has; called before the first row, where a format knows them."""
         nonlocal document_column
-        columns[:] = text_columns(names, source, key, place)
+        columns[:] = text_columns(names, source, place)
         document_column = choose_document(names)
-        _tell_unread(names, columns, source, key, place)
+        _tell_unread(names, columns, source, place)
         needed = {*(_top_column(name, names) or name for name in columns), *source.where}
         if document_column:
             needed.add(_top_column(document_column, names) or document_column)
@@ -251,29 +246,19 @@ def _texts(
             needed.add("title")
         return needed
 
-    def texts_of_row(where: str, row: readers.Row) -> list[SourceText]:
+    for where, row in read(choose):
         if not columns:
             choose(list(row))
         if not conditions.hold(row):
-            return []
+            continue
         document = readers.field_of(row, document_column) if document_column else None
         document = None if document == "" else document
-        texts = []
         for column in columns:
-            texts += [
-                SourceText(text, document, document_column) for text in _texts_of(row, column, source, key, where)
-            ]
-        return texts
-
-    with about(f"{key}.{option}", place):
-        rows = read(choose)
-    while True:
-        with about(f"{key}.{option}", place):
-            located = next(rows, None)
-            if located is None:
-                return
-            texts = texts_of_row(*located)
-        yield from texts
+            for value in _values_below(row, column, column, where):
+                # Of a list the source names the column: others may hold words
+                values = value if isinstance(value, list) and source.column is not None else [value]
+                for part in values:
+                    yield SourceText(_text(row, part, column, source, where), document, document_column)
 
 
 def _top_column(name: str, names: Collection[str]) -> str | None:
@@ -283,7 +268,7 @@ def _top_column(name: str, names: Collection[str]) -> str | None:
     return next((top for top in names if name.startswith(f"{top}.")), None)
 
 
-def _tell_unread(names: list[str], columns: list[str], source: SourceSection, key: str, place: str) -> None:
+def _tell_unread(names: list[str], columns: list[str], source: SourceSection, place: str) -> None:
     """Log the columns that hold texts or vectors by their names, and are not read.
 
     Those of texts are not logged where the source says which ones are read.
@@ -298,20 +283,11 @@ def _tell_unread(names: list[str], columns: list[str], source: SourceSection, ke
     if unread and source.column is None:
         log(
             f"{place}: texts are read from {' and '.join(columns)}; {', '.join(unread)} may hold texts as well: name "
-            f"columns with {key}.column (--column)"
+            "columns with the source's key column (--column)"
         )
 
 
-def _texts_of(row: readers.Row, column: str, source: SourceSection, key: str, where: str) -> list[str]:
-    """The text of a row; the texts of a list in a column that the source names, since others may hold words."""
-    texts = []
-    for value in _values_below(row, column, column, key, where):
-        values = value if isinstance(value, list) and source.column is not None else [value]
-        texts += [_text(row, text, column, source, key, where) for text in values]
-    return texts
-
-
-def _values_below(parent: object, name: str, column: str, key: str, where: str) -> list[object]:
+def _values_below(parent: object, name: str, column: str, where: str) -> list[object]:
     """The value of a field of `parent`, or of a field inside of one (doc.text); of a list of objects that of each.
 
     `name` is what is left of the column's name below `parent`. Errors: DistilvecError for an object without the field,
@@ -322,23 +298,23 @@ def _values_below(parent: object, name: str, column: str, key: str, where: str) 
     if isinstance(parent, list):
         values = []
         for item in parent:
-            values += _values_below(item, name, column, key, where)
+            values += _values_below(item, name, column, where)
         return values
 
     place = column.removesuffix(name)  # "doc." for the field text of doc.text
     if not isinstance(parent, Mapping):
         problem = f"{where}: '{place[:-1]}' holds {shown_value(parent)}, which has no field '{name}'."
-        raise DistilvecError(problem, "Name another column.", key=f"{key}.column")
+        raise DistilvecError(problem, "Name another column.", key="..column")
     top = _top_column(name, parent)
     if top is None:
         columns = [f"{place}{inner}" for inner in names_of(parent)]
         raise DistilvecError(f"{where}: no '{column}'; {_names_line(column, columns)}")
     if top == name:
         return [parent[name]]
-    return _values_below(parent[top], name[len(top) + 1 :], column, key, where)
+    return _values_below(parent[top], name[len(top) + 1 :], column, where)
 
 
-def _text(row: readers.Row, value: object, column: str, source: SourceSection, key: str, where: str) -> str:
+def _text(row: readers.Row, value: object, column: str, source: SourceSection, where: str) -> str:
     text = value
     is_empty = not str(text or "").strip()
     if is_empty and column == "text" and source.column is None and "title" in row:
@@ -347,7 +323,7 @@ def _text(row: readers.Row, value: object, column: str, source: SourceSection, k
         return ""
     if not isinstance(text, str):
         problem = f"{where}: '{column}' holds {shown_value(text)}."
-        raise DistilvecError(problem, "Convert it to text, or name another column.", key=f"{key}.column")
+        raise DistilvecError(problem, "Convert it to text, or name another column.", key="..column")
     if "\0" in text:
         raise DistilvecError(f"{where}: '{column}' holds a NUL character.", "Remove it.")
     return text

@@ -65,7 +65,7 @@ def score_columns(
     of_teacher = columns.get("teacher", ())
     for pair in columns.values():
         for embedder in pair:
-            if isinstance(embedder, (ApiEmbedder, TableEmbedder)):
+            if is_api(embedder) or is_table(embedder):
                 cache.sections[id(embedder)] = "teacher" if embedder in of_teacher else "model"
     for name, pair in columns.items():
         for request in requests(tasks_by_model[name], *pair, mixed=takes_both(name)):

@@ -359,7 +359,8 @@ def unused_prompts(model: SentenceTransformer, used: Mapping[Role, str]) -> tupl
 def model_similarity(model: SentenceTransformer, name: str) -> Similarity:
     """Return how a model's vectors are compared, as it states; cosine by default, as in sentence-transformers."""
     fix = "Set teacher.similarity in a recipe, or similarity_fn_name in its config_sentence_transformers.json."
-    return read_similarity(str(model.similarity_fn_name), name, "..similarity", fix)
+    with about("..similarity"):
+        return read_similarity(str(model.similarity_fn_name), name, fix)
 
 
 def load_backbone(model: ModelName, **kwargs: Any) -> SentenceTransformer:

@@ -18,7 +18,7 @@ import numpy as np
 
 from distilvec.config.endpoint import is_this_machine
 from distilvec.core.addresses import Address
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import disk_space_needed, files_below, remove, remove_scratch, scratch, user_cache
 from distilvec.core.log import log
 from distilvec.teachers.cache.columns import find_columns
@@ -140,7 +140,7 @@ class ChromaCollections(Reader):
             f"index: {folder} is copied first ({size / 1e6:,.1f} MB; {free / 1e6:,.0f} MB are free in {copy.parent}), "
             "since Chroma's client writes into the folder that it opens"
         )
-        with disk_space_needed("cache.root", copy, size, "The folder is as it was."):
+        with about("cache.root", copy), disk_space_needed(copy, size, "The folder is as it was."):
             for path in files:
                 target = copy / path.relative_to(folder)
                 target.parent.mkdir(exist_ok=True)

@@ -150,7 +150,7 @@ class UsableRows:
 def metric_similarity(metric: str, origin: str) -> Similarity:
     """Return the similarity that an index's metric is. DistilvecError for a metric by which nothing is scored here."""
     fix = "State the nearest of these with teacher.similarity (--similarity)."
-    return read_similarity(METRICS.get(metric.lower(), metric), origin, "", fix)
+    return read_similarity(METRICS.get(metric.lower(), metric), origin, fix)
 
 
 def regular_file(path: Path) -> Path:

@@ -30,9 +30,9 @@ from distilvec.report.verdicts import Reason, index_advice, index_reason, index_
 from distilvec.teachers.embedder import Embedder, FirstDims, is_api
 from distilvec.teachers.model_embedder import ModelEmbedder, RoutedEmbedder
 from distilvec.teachers.open import Source, expect_kind, open_table, opened
+from distilvec.teachers.sources import index_keys
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.verbs.check.command import check as command
-from distilvec.teachers.sources import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
 from distilvec.verbs.distill.made_by import compare_maker
 from distilvec.verbs.distill.texts import text_sources

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.texts import COMMON
 from distilvec.core.files import write_json
-from distilvec.pipeline.prepare import fill_cache, prepare
+from distilvec.pipeline.prepare import fill_whole_cache, prepare
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.train import train
 
@@ -72,7 +72,7 @@ def measure(rows: int) -> dict[str, float]:
         )
         job = resolve(recipe, Path(folder) / "run")
         with Peak() as caching:
-            fill_cache(job, job.teacher)
+            fill_whole_cache(job, job.teacher)
         with Peak() as training:
             train(job, prepare(job))
     return {"caching": round(caching.megabytes, 1), "training": round(training.megabytes, 1)}

@@ -57,7 +57,7 @@ from distilvec.core.registry import build_objective
 from distilvec.core.run_folder import TrainingFolder
 from distilvec.data.corpus import Corpus
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.prepare import fill_cache, tokenize
+from distilvec.pipeline.prepare import fill_whole_cache, tokenize_corpus
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
@@ -114,7 +114,7 @@ def measure(folder: Path, load: float, arguments: argparse.Namespace) -> dict[st
     (folder / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     job = resolve(make_recipe(folder / "texts.txt", arguments.held_out), folder / "run")
     student = untrained_student(job)
-    cache = fill_cache(job, job.teacher)
+    cache = fill_whole_cache(job, job.teacher)
     *rounds, further_round = np.array_split(job.corpus.train_rows[:count], arguments.repeats + 1)
 
     precisions = arguments.precision or ["fp32", *(["bf16"] if fast_bf16("cpu") else [])]
@@ -246,7 +246,7 @@ class Ours(Side):
 
     def __post_init__(self) -> None:
         self.rounds = 0
-        self.tokens = tokenize(self.job, self.job.corpus, self.model)
+        self.tokens = tokenize_corpus(self.job, self.job.corpus, self.model)
         self.encoder = Encoder(self.model)
 
     def begin_at(self, model: SentenceTransformer) -> None:

@@ -55,7 +55,7 @@ from distilvec.students.design import (
     TokensUsed,
     available_tokens,
     count_parts,
-    describe,
+    describe_split,
     design_student,
     fill_table,
     parse_size,
@@ -151,7 +151,7 @@ def main() -> None:
     parameters = parse_size(arguments.size).of(shape)
     split = choose_split(arguments.split, shape, parameters, tokens_of(tree, model, folder))
     parts = count_parts(shape, split)
-    print(f"{folder.name}: {describe(split)}; {parts.total:,} of {parameters:,} parameters: {parts}", flush=True)
+    print(f"{folder.name}: {describe_split(split)}; {parts.total:,} of {parameters:,} parameters: {parts}", flush=True)
     if arguments.plan:
         return
 

@@ -32,12 +32,12 @@ from distilvec.core.similarity import NEIGHBOR_COUNT
 from distilvec.data.corpus_files import pieces
 from distilvec.data.docstrings import docstrings
 from distilvec.data.origins import origin_numbers
-from distilvec.evaluation.overlap import QueryOverlaps, find_overlap, nearest
+from distilvec.evaluation.overlap import QueryOverlaps, find_overlap, nearest_rows
 from distilvec.evaluation.stored import draw_stored
 from distilvec.pipeline.caches import cached_vectors
 from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.judgement import draw_rows, embed_rows
-from distilvec.pipeline.prepare import tokenize
+from distilvec.pipeline.prepare import tokenize_corpus
 from distilvec.pipeline.resolve import resolve
 from distilvec.teachers.open import open_embedder
 from distilvec.teachers.table_embedder import TableEmbedder
@@ -166,7 +166,7 @@ def measure_texts(source: Input, teacher: str, folder: Path) -> dict[str, Any]:
     run = distilvec.distill(teacher, [file] * source.times, out=folder / "run", **source.options)
     assert run is not None
     job = resolve(run.recipe, run.folder)
-    rows = draw_rows(job, tokenize(job, job.corpus, run.student))
+    rows = draw_rows(job, tokenize_corpus(job, job.corpus, run.student))
     candidates = None if rows is None else cached_vectors(job, rows.candidates)
     assert rows is not None and candidates is not None
 
@@ -175,7 +175,7 @@ def measure_texts(source: Input, teacher: str, folder: Path) -> dict[str, Any]:
     student = open_embedder(str(run.student_folder))
     student_queries = student.embed(texts, "document")
     student_candidates = embed_rows(job.corpus, rows.candidates, student)
-    expected = nearest(queries, candidates, NEIGHBOR_COUNT)
+    expected = nearest_rows(queries, candidates, NEIGHBOR_COUNT)
     numbers = np.array(documents)
     shares = find_overlap(expected, candidates, "cosine", student_queries, student_candidates, True, numbers)
     return row_of(source, run, shares)
@@ -198,7 +198,7 @@ def measure_index(source: Input, teacher: str, folder: Path) -> dict[str, Any]:
     texts, documents = chunks_of(source.new)
     queries = open_embedder(teacher).embed(texts, "document")
     student_queries = open_embedder(str(run.student_folder)).embed(texts, "document")
-    expected = nearest(queries, candidates, NEIGHBOR_COUNT)
+    expected = nearest_rows(queries, candidates, NEIGHBOR_COUNT)
     shares = find_overlap(expected, candidates, "cosine", student_queries, None, True, np.array(documents))
     return row_of(source, run, shares)
 

@@ -47,7 +47,7 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import load_teacher
-from distilvec.verbs.transplant.transplant import texts_by_language
+from distilvec.verbs.transplant.transplant import readers_by_language
 from distilvec.vocabulary.choose import choose
 from distilvec.vocabulary.compare import compare_tokenizers
 from distilvec.vocabulary.pieces import Pieces
@@ -117,10 +117,10 @@ def vectors(model: SentenceTransformer, texts: list[str]) -> torch.Tensor:
 def turkish() -> dict[str, Any]:
     """Each new tokenizer beside the teacher's on Turkish text."""
     folder = DATA / "turkish_text"
-    texts = texts_by_language([f"tr={folder / name}.jsonl.gz" for name in ("sentences", "questions")])
+    texts = readers_by_language([f"tr={folder / name}.jsonl.gz" for name in ("sentences", "questions")])
     tests = {
-        "paragraphs": list(texts_by_language([str(folder / "paragraphs.jsonl.gz")])["paragraphs"]()),
-        "stsb_tr": list(texts_by_language([str(DATA / "stsb_tr" / "stsb_tr.jsonl.gz")])["stsb_tr"]()),
+        "paragraphs": list(readers_by_language([str(folder / "paragraphs.jsonl.gz")])["paragraphs"]()),
+        "stsb_tr": list(readers_by_language([str(DATA / "stsb_tr" / "stsb_tr.jsonl.gz")])["stsb_tr"]()),
     }
     old = load_tokenizer(ModelName(TEACHER))
     found = {}
@@ -135,10 +135,10 @@ def inference() -> dict[str, Any]:
     sentences, paragraphs = (str(DATA / "turkish_text" / f"{name}.jsonl.gz") for name in ("sentences", "paragraphs"))
     before = load_teacher(TeacherSection(model=TEACHER)).model
     asked = VocabularySection(kind="unigram", size=TURKISH)
-    made = choose(asked, Pieces(before.tokenizer), texts_by_language([f"tr={sentences}"])).tokenizer
+    made = choose(asked, Pieces(before.tokenizer), readers_by_language([f"tr={sentences}"])).tokenizer
     models, found = {"before": before, "after": transplant_tokens(before, made)[0]}, dict[str, Any]()
     for name, path, count in (("sentences", sentences, 1024), ("paragraphs", paragraphs, 256)):
-        texts = list(texts_by_language([f"tr={path}"], limit=count)["tr"]())
+        texts = list(readers_by_language([f"tr={path}"], limit=count)["tr"]())
         medians = in_turn(models, texts)
         tokens = {
             side: sum(map(len, model.tokenizer(texts, truncation=True)["input_ids"])) for side, model in models.items()

@@ -40,7 +40,7 @@ from benchmarks.results import earlier_results
 from benchmarks.stopwatch import machine, spent
 from distilvec.core.files import write_json
 from distilvec.evaluation.metrics import found_gains, ndcg
-from distilvec.evaluation.overlap import WIDER, nearest, shares
+from distilvec.evaluation.overlap import WIDER, nearest_rows, shares
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.significance import mean_interval
 from distilvec.evaluation.task_files import load_retrieval
@@ -288,8 +288,8 @@ def milliseconds(search: Callable[[str], Any], queries: Sequence[str]) -> float:
 def scores(work: Work) -> dict[str, Any]:
     """A row for every way whose vectors are there: figures by collection, minutes of the clock and the processor."""
     maker_queries = work.vectors("maker", "queries")
-    expected = nearest(maker_queries, work.stored, 10)
-    ranked = {"maker": nearest(maker_queries, work.stored, WIDER)}
+    expected = nearest_rows(maker_queries, work.stored, 10)
+    ranked = {"maker": nearest_rows(maker_queries, work.stored, WIDER)}
     for folder in sorted(work.folder.iterdir()):
         if (folder / "ranked.npy").exists():
             ranked[folder.name] = np.load(folder / "ranked.npy")

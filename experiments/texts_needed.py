@@ -26,7 +26,7 @@ from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from benchmarks.stopwatch import machine, spent
 from distilvec.core.files import write_json
-from distilvec.evaluation.overlap import WIDER, nearest, shares
+from distilvec.evaluation.overlap import WIDER, nearest_rows, shares
 from distilvec.evaluation.significance import mean_interval
 from experiments.new_texts import texts_of
 from experiments.switch import embedded
@@ -50,7 +50,7 @@ def main() -> None:
     texts = drawn("english_text/english_text.jsonl.gz", None, COUNTS[-1])
     queries = drawn("english_queries/english_queries.jsonl.gz", QUERY_SOURCES, QUERIES)
     stored = embedded(arguments.maker, texts, "document", arguments.work / "documents")
-    expected = nearest(embedded(arguments.maker, queries, "query", arguments.work / "queries"), stored, 10)
+    expected = nearest_rows(embedded(arguments.maker, queries, "query", arguments.work / "queries"), stored, 10)
 
     results = earlier_results(arguments.json, {"maker": arguments.maker.name, "rows": []})
     for count in COUNTS:
@@ -60,7 +60,7 @@ def main() -> None:
         time_taken = train(folder, texts[:count], stored[:count], arguments.student)
         vectors = embedded(folder / "run" / "student", queries, "query", folder / "queries")
         results["machine"] = machine()
-        results["rows"].append({"texts": count, **figures(expected, nearest(vectors, stored, WIDER)), **time_taken})
+        results["rows"].append({"texts": count, **figures(expected, nearest_rows(vectors, stored, WIDER)), **time_taken})
         write_json(arguments.json, results)
     print(table(results))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distilvec.pipeline import train as training
 from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.objectives import make_objective, required_outputs
-from distilvec.pipeline.prepare import cached_teachers, fill_cache, prepare, prepare_data
+from distilvec.pipeline.prepare import cached_teachers, fill_whole_cache, prepare, prepare_data
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 
@@ -19,7 +19,7 @@ def opened(recipe, folder):
 def filled(recipe, folder):
     """The cache of a recipe's teacher, filled."""
     job = resolve(recipe, folder)
-    caches = [fill_cache(job, teacher) for teacher in cached_teachers(job)]
+    caches = [fill_whole_cache(job, teacher) for teacher in cached_teachers(job)]
     return caches[0]
 
 

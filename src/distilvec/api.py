@@ -21,8 +21,8 @@ from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError, plain_errors
 from distilvec.core.log import quiet_libraries
 from distilvec.models.load import load as load
-from distilvec.pipeline.inputs import Model, Texts, model_name, source_keys, teacher_keys
-from distilvec.pipeline.prepare import cached_teachers, fill_cache
+from distilvec.pipeline.inputs import Model, Texts, saved_model_name, source_keys, teacher_keys
+from distilvec.pipeline.prepare import cached_teachers, fill_whole_cache
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
 from distilvec.report.comparison import Comparison
@@ -36,7 +36,7 @@ from distilvec.verbs.evaluate.scores import Scores, score_models
 from distilvec.verbs.export.export import export_model
 from distilvec.verbs.opened_run import Run
 from distilvec.verbs.runs.runs import runs as runs
-from distilvec.verbs.transplant.transplant import stated_languages, texts_by_language, transplant_folder
+from distilvec.verbs.transplant.transplant import readers_by_language, stated_languages, transplant_folder
 
 Overrides = Mapping[str, Any]
 Callback = Callable[[int, dict[str, float]], None]
@@ -106,7 +106,7 @@ def cache_teacher(
         raise DistilvecError("an array of vectors is a cache already.", "Give a model.", key="teacher")
     tree = {**recipe_keys(teacher, texts, "teacher"), "name": "cache", "method": {"name": "redact"}}
     job = resolve(recipes.recipe_from(tree, overrides, "distilvec.cache_teacher"), Path())
-    return fill_cache(job, cached_teachers(job)[0])
+    return fill_whole_cache(job, cached_teachers(job)[0])
 
 
 @plain_errors()
@@ -164,7 +164,7 @@ def transplant(
     named = [f"{language}={path}" if language else str(path) for language, path in files]
     section = recipes.section_of(VocabularySection, "options", {"kind": kind, "size": vocab_size, **(options or {})})
     transplant_folder(
-        model_name(model, root, "model"), section, texts_by_language(named), Path(output_dir), max_length,
+        saved_model_name(model, root, "model"), section, readers_by_language(named), Path(output_dir), max_length,
         overwrite=overwrite, languages=stated_languages(named),
     )  # fmt: skip
     return load(output_dir, device="cpu")
@@ -187,7 +187,7 @@ def export(
     "projected" writes the student of a run behind the projection that its method trained, by default as RUN/projected,
     "router" the student and its teacher as one model (queries by the student), by default as RUN/router.
     """
-    name, out = model_name(model, cache_root(), "model"), None if output is None else Path(output)
+    name, out = saved_model_name(model, cache_root(), "model"), None if output is None else Path(output)
     return export_model(name, to, out, suite=None if suite is None else Path(suite), force=force).path
 
 
@@ -197,6 +197,6 @@ def recipe_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, student: Mo
     root = cache_root()
     return {
         "teacher": teacher_keys(teacher, texts, root),
-        "student": {"model": student if student == "teacher" else model_name(student, root, "student")},
+        "student": {"model": student if student == "teacher" else saved_model_name(student, root, "student")},
         "corpus": {"sources": source_keys(texts, root)},
     }

@@ -9,7 +9,7 @@ import pytest
 
 import distilvec
 from distilvec.cli.app import VERBS
-from distilvec.cli.options import App, recipe_keys
+from distilvec.cli.options import App, option_keys
 from distilvec.config.base import child
 from distilvec.config.schema import Recipe
 from distilvec.verbs.check.command import check
@@ -75,7 +75,7 @@ def test_a_command_takes_what_its_function_takes(command, other_names):
 
 def test_declared_keys_are_those_of_a_recipe():
     verbs = {name: resolve_name(f"distilvec.verbs.{place}") for name, place in VERBS.items()}
-    declared = {name: recipe_keys(verb) for name, verb in verbs.items() if not isinstance(verb, App)}
+    declared = {name: option_keys(verb) for name, verb in verbs.items() if not isinstance(verb, App)}
     assert declared["distill"]["size"] == "student.size" and "out" not in declared["distill"]
     for keys in declared.values():
         for key in keys.values():

@@ -188,7 +188,7 @@ def test_the_commands_of_a_demo(folder, monkeypatch, capsys):
     record = SimpleNamespace(teacher_compatible=False)
     run_of_another_space = SimpleNamespace(record=record, files=files, folder=files.path, student_folder=files.student)
     with refused("demo") as caught:
-        demo._model_folder(run_of_another_space)
+        demo._demo_model_folder(run_of_another_space)
     (words,) = commands(re.search(r"distilvec export .*(?=\.)", caught.value.fix)[0])
     assert words == ["distilvec", "export", "my run/student", "--to", "projected"]
     check_command(words, folder)

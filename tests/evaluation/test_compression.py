@@ -11,7 +11,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import compression
 from distilvec.evaluation.compression import (
     PRECISIONS,
-    compress,
+    compress_vectors,
     default_dims,
     int8_ranges,
     truncate,
@@ -107,28 +107,28 @@ def test_int8_is_sentence_transformers_with_the_documents_ranges():
     documents[:, 3] = 0.5  # a constant dimension
     ranges = int8_ranges(documents)
     for vectors in (documents, queries):
-        found = compress(vectors, "int8", ranges)
+        found = compress_vectors(vectors, "int8", ranges)
         np.testing.assert_array_equal(found, quantize_embeddings(vectors, "int8", calibration_embeddings=documents))
         assert found.dtype == np.float32 and found.min() == -128 and found.max() == 127
     steps = np.clip(np.floor((documents[:, 0] - ranges[0, 0]) / (ranges[1, 0] - ranges[0, 0]) * 255), 0, 255) - 128
-    np.testing.assert_allclose(compress(documents, "int8", ranges)[:, 0], steps, atol=1)
+    np.testing.assert_allclose(compress_vectors(documents, "int8", ranges)[:, 0], steps, atol=1)
     with pytest.raises(DistilvecError, match=r"^\[precision\] .*'int8' without ranges"):
-        compress(documents, "int8")
+        compress_vectors(documents, "int8")
     with pytest.raises(DistilvecError, match=r"^\[precision\] .*'int4'"):
-        compress(documents, "int4")
+        compress_vectors(documents, "int4")
 
 
 def test_binary_cosine_is_scipys_hamming_distance():
     rng = np.random.default_rng(3)
     first, second = rng.normal(size=(20, 24)), rng.normal(size=(30, 24))
-    signs = compress(first, "binary") @ compress(second, "binary").T
+    signs = compress_vectors(first, "binary") @ compress_vectors(second, "binary").T
     np.testing.assert_allclose(1 - signs / 24, 2 * cdist(first > 0, second > 0, "hamming"), atol=1e-6)
-    np.testing.assert_array_equal(compress(first, "binary") > 0, quantize_embeddings(first, "float32") > 0)
+    np.testing.assert_array_equal(compress_vectors(first, "binary") > 0, quantize_embeddings(first, "float32") > 0)
 
 
 def test_float16_is_rounded():
     np.testing.assert_array_equal(
-        compress(np.array([[1 / 3, 1.0]]), "float16"), np.array([[1 / 3, 1.0]], np.float16).astype(np.float32)
+        compress_vectors(np.array([[1 / 3, 1.0]]), "float16"), np.array([[1 / 3, 1.0]], np.float16).astype(np.float32)
     )
 
 

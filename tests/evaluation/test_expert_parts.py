@@ -18,7 +18,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import TaskInfo
 from distilvec.data.examples import Labelled
 from distilvec.evaluation.diagnostics import (
-    Experts,
+    ExpertsReport,
     Group,
     experts_report,
     labelled_groups,
@@ -90,7 +90,7 @@ def test_groups_and_lengths_hold_every_text_once(student):
     np.testing.assert_allclose(weighed, found.gates, atol=1e-4)
     np.testing.assert_allclose(sum(found.gates), 1, atol=1e-4)
     assert np.shape(found.cosines) == (3, 3) and np.allclose(np.diag(found.cosines), 1)
-    assert from_json(Experts, to_json(found)) == found
+    assert from_json(ExpertsReport, to_json(found)) == found
 
 
 def test_without_experts_or_texts_there_is_nothing(student, tiny_model):

@@ -14,7 +14,7 @@ from distilvec.evaluation.overlap import (
     QueryOverlaps,
     SourceOverlap,
     find_overlap,
-    nearest,
+    nearest_rows,
     overlap_by_query,
 )
 from distilvec.report.json_values import from_json
@@ -70,12 +70,12 @@ def test_equal_candidates_and_few_of_them(rng):
     vectors = np.tile(rng.normal(size=(1, 6)), (20, 1))
     assert overlap_by_query(vectors[:3], vectors, vectors[:3], vectors).tolist() == [1.0] * 3
     few = rng.normal(size=(10, 6))
-    assert nearest(few[:2], few, 10).shape == (2, 10)
+    assert nearest_rows(few[:2], few, 10).shape == (2, 10)
 
 
 def test_a_student_without_a_common_space_is_judged_alone(rng):
     teacher, student = rng.normal(size=(150, 6)), rng.normal(size=(150, 6))
-    expected = nearest(teacher[:20], teacher, 10)
+    expected = nearest_rows(teacher[:20], teacher, 10)
     apart = find_overlap(expected, teacher, "dot", student[:20], student, common_space=False)
     assert apart.among is None and apart.among_wider is None
     alone = overlap_by_query(teacher[:20], teacher, student[:20], student, "cosine", "cosine")

@@ -45,7 +45,7 @@ def test_what_failed_for_a_minute_is_measured_by_the_same_command(tiny_recipe, s
     recipe = tiny_recipe(evaluation__suite=suite, evaluation__parts=["compression"], train__max_steps=2)
     with monkeypatch.context() as patched:
         patched.setattr(evaluation, "judge_run", fail)
-        patched.setattr(parts, "compression", fail)
+        patched.setattr(parts, "compression_part", fail)
         assert failed_parts(run(recipe, tmp_path / "run")) == {"overlap", "compression"}
         again = run(recipe, tmp_path / "run")
         assert sorted(problem.task for problem in again.problems) == ["compression", "overlap"], "each is named once"
@@ -63,7 +63,7 @@ def test_a_part_that_breaks_costs_no_run(tiny_recipe, suite, tmp_path, monkeypat
     def out_of_memory(models):
         raise RuntimeError("not enough memory: you tried to allocate 64 GB.")
 
-    monkeypatch.setattr(parts, "compression", out_of_memory)
+    monkeypatch.setattr(parts, "compression_part", out_of_memory)
     result = run(
         tiny_recipe(evaluation__suite=suite, evaluation__parts=["compression"], train__max_steps=2), tmp_path / "run"
     )

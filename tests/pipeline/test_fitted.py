@@ -74,7 +74,7 @@ def test_a_training_goes_on_from_it_and_fits_nothing_again(fitted, tmp_path, mon
     before = run(fitted(), tmp_path / "run")
     fresh = run(fitted(train__epochs=2), tmp_path / "fresh")
     with monkeypatch.context() as patch:
-        patch.setattr("distilvec.pipeline.start._find", lambda *arguments: pytest.fail("fitted again"))
+        patch.setattr("distilvec.pipeline.start._find_start", lambda *arguments: pytest.fail("fitted again"))
         after = run(fitted(train__epochs=2), tmp_path / "run")
     lines = read_metrics(RunFolder(tmp_path / "run").metrics)
     assert lines[0]["step"] == 0 and lines[-1]["step"] == after.record.training.steps > 0

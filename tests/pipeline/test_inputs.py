@@ -13,7 +13,7 @@ from refusals import refused
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Dense, Pooling
 
-from distilvec.pipeline.inputs import model_name, source_keys
+from distilvec.pipeline.inputs import saved_model_name, source_keys
 
 TEXTS = ["one text", "two texts", "three\ntexts"]
 
@@ -53,11 +53,11 @@ def test_a_model_in_memory_is_named_by_what_it_saves(tiny_model, tmp_path, chang
         dim = model[0].get_embedding_dimension()
         return SentenceTransformer(modules=[model[0], model[1], Dense(dim, dim)], device="cpu")
 
-    before = model_name(build(), tmp_path, "teacher")
-    assert model_name(build(), tmp_path, "teacher") == before
+    before = saved_model_name(build(), tmp_path, "teacher")
+    assert saved_model_name(build(), tmp_path, "teacher") == before
     changed = build()
     change(changed)
-    assert model_name(changed, tmp_path, "teacher") != before
+    assert saved_model_name(changed, tmp_path, "teacher") != before
     assert len([path for path in (tmp_path / "inputs").iterdir() if path.name != ".lock"]) == 2  # nothing unfinished
 
 
@@ -103,11 +103,11 @@ def test_texts_in_memory_are_named_by_their_content_and_stored_again_where_they_
 
 
 def test_a_damaged_copy_of_a_model_is_made_again(tiny_model, tmp_path):
-    name = model_name(SentenceTransformer(str(tiny_model), device="cpu"), tmp_path, "teacher")
+    name = saved_model_name(SentenceTransformer(str(tiny_model), device="cpu"), tmp_path, "teacher")
     files = {path: path.read_bytes() for path in Path(name).rglob("*") if path.is_file()}
     (Path(name) / "config.json").write_text("{}")
     (Path(name) / "tokenizer.json").unlink()
-    assert model_name(SentenceTransformer(str(tiny_model), device="cpu"), tmp_path, "teacher") == name
+    assert saved_model_name(SentenceTransformer(str(tiny_model), device="cpu"), tmp_path, "teacher") == name
     assert {path: path.read_bytes() for path in Path(name).rglob("*") if path.is_file()} == files
 
 

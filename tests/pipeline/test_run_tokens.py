@@ -23,7 +23,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.models.load import load_tokenizer
 from distilvec.pipeline.caches import bytes_of_a_text, open_cache
 from distilvec.pipeline.overview import overview
-from distilvec.pipeline.prepare import align, prepare_data, tokenize_for
+from distilvec.pipeline.prepare import align_tokens, prepare_data, tokenize_for
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import student_tokenizer, untrained_student
@@ -212,7 +212,7 @@ def test_the_bytes_of_a_text_are_those_of_the_cache(emo, tmp_path, shared_cache)
     job = resolve(emo(), tmp_path / "run")
     with job.teacher.load("cpu") as model:
         lengths = np.asarray(tokenize_for(job, job.teacher, model).lengths, dtype=np.int64)
-        pairs = np.asarray(align(job, student_tokenizer(job), model).counts, dtype=np.int64)
+        pairs = np.asarray(align_tokens(job, student_tokenizer(job), model).counts, dtype=np.int64)
     stored = filled(emo(), tmp_path / "run").inspect()["bytes"]
     # The rest are headers of files
     assert len(lengths) * bytes_of_a_text(job.teacher, lengths, pairs) == pytest.approx(stored, rel=0.02)

@@ -24,7 +24,7 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.evaluate import saved_students
 from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.objectives import make_objective, required_outputs
-from distilvec.pipeline.parts import SavedStudent, margin
+from distilvec.pipeline.parts import SavedStudent, margin_part
 from distilvec.pipeline.prepare import prepare_data
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -340,7 +340,7 @@ def test_too_few_checkpoints_after_the_first_epochs_are_an_error_that_says_so(tm
     saved = [SavedStudent(step, 0.5, tmp_path, in_first_epoch=step < 30) for step in (10, 20, 30, 40)]
     models = SimpleNamespace(saved=saved, scores={"teacher": [{"task": "sts", "value": 80.0}]})
     with refused("train.keep_students", "2 of 4"):
-        margin(models)
+        margin_part(models)
 
 
 def test_a_training_that_ends_in_its_first_epoch_keeps_its_checkpoints(tiny_recipe, tmp_path):

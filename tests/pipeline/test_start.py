@@ -103,7 +103,7 @@ def test_a_resumed_run_ends_with_the_same_weights_and_fits_nothing_again(tiny_re
     whole, halved = (resolve(recipe, tmp_path / name) for name in ("whole", "halved"))
     train(whole)
     interrupt(halved, 5, monkeypatch, execute=train)
-    monkeypatch.setattr("distilvec.pipeline.start._find", lambda *arguments: pytest.fail("fitted again"))
+    monkeypatch.setattr("distilvec.pipeline.start._find_start", lambda *arguments: pytest.fail("fitted again"))
     train(halved)
     first, second = (load_file(job.files.checkpoint) for job in (whole, halved))
     assert first.keys() == second.keys()

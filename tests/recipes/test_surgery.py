@@ -10,7 +10,7 @@ from samples import make_texts
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_file
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.prepare import fill_cache
+from distilvec.pipeline.prepare import fill_whole_cache
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.student import untrained_student
 from distilvec.verbs.run.sweep import expand_sweep
@@ -79,7 +79,7 @@ def test_the_full_run_is_the_papers():
 def test_both_vectors_are_cached_for_the_final_target(dense_model, tmp_path):
     job = resolve(tiny(dense_model, tmp_path), tmp_path / "run")
     assert not job.required.pre_dense
-    fill_cache(job, job.teacher)
+    fill_whole_cache(job, job.teacher)
     other = resolve(tiny(dense_model, tmp_path, variant="pre-dense"), tmp_path / "other")
     assert other.teacher.manifest.fingerprint == job.teacher.manifest.fingerprint, "one cache answers for both"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distilvec.evaluation.diagnostics import Experts
+from distilvec.evaluation.diagnostics import ExpertsReport
 from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
 from distilvec.report.sections import experts as section
@@ -46,7 +46,7 @@ def test_gates_entropy_and_losses_over_training():
 
 def test_points_and_table_are_the_gates():
     experts = sample_experts()
-    figure = gates_figure(from_json(Experts, experts), NAMES)
+    figure = gates_figure(from_json(ExpertsReport, experts), NAMES)
     for axes, rows in zip(figure.draw().axes, (experts["groups"], experts["lengths"]), strict=True):
         drawn = np.array([container[0].get_xdata()[0] for container in axes.containers]).reshape(len(rows), 3)
         np.testing.assert_allclose(drawn, [row["gates"] for row in rows])

@@ -302,11 +302,11 @@ def test_averages_over_fewer_tasks_than_the_scores_say_so(section):
 def test_a_larger_batch_of_another_backend_alone_was_not_tried():
     found = from_json(Speed, sample_report()["speed"])
     rows = [row for row in found.rows if row.backend == "pytorch" or row.batch_size <= 4]
-    assert speed.largest_batch(found.models["student"], rows, "student", "query") == "32 or more"
+    assert speed.largest_batch_text(found.models["student"], rows, "student", "query") == "32 or more"
     less = [row for row in found.rows if row.backend == "onnx" or row.batch_size <= 8]
     size = replace(found.models["student"], largest_batch_under_100_ms={"query": 8})
-    assert speed.largest_batch(size, less, "student", "query") == "8 or more"
-    assert speed.largest_batch(size, found.rows, "student", "query") == "8"
+    assert speed.largest_batch_text(size, less, "student", "query") == "8 or more"
+    assert speed.largest_batch_text(size, found.rows, "student", "query") == "8"
 
 
 def test_every_score_of_a_validation_is_in_the_table_of_evaluations():

@@ -25,7 +25,7 @@ def note(content):
 
 
 def tables(content):
-    return shown.tables(from_json(VocabularyChange, content))
+    return shown.tokenizer_tables(from_json(VocabularyChange, content))
 
 
 def vocabulary_figure(content):

@@ -24,7 +24,7 @@ from distilvec.students.design import (
     Split,
     TokensUsed,
     count_parts,
-    describe,
+    describe_split,
     design_student,
     parse_size,
     smallest_split,
@@ -296,7 +296,7 @@ def test_below_the_smallest_student_with_layers_the_student_is_static(shape):
     made = design_student(shape, Budget(least - 1), used)
     assert made.split.is_static
     assert 0.9 * least < made.parts.total < least
-    assert any(describe(smallest) in note for note in made.notes)
+    assert any(describe_split(smallest) in note for note in made.notes)
 
 
 @pytest.mark.parametrize("shape", [MINILM, MPNET], ids=["factorized", "rows as they are"])

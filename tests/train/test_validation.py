@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import SIMILARITIES
-from distilvec.evaluation.overlap import find_overlap, nearest
+from distilvec.evaluation.overlap import find_overlap, nearest_rows
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
@@ -65,12 +65,12 @@ def test_overlap_is_what_a_search_by_hand_finds(parts):
     theirs = data.teacher.signals(data.batch(rows)).embedding.numpy()
     ours, theirs = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (ours, theirs))
 
-    def nearest(vectors, row):
+    def nearest_rows(vectors, row):
         ranked = np.argsort(-(theirs @ vectors[row]), kind="stable")
         return {*ranked[ranked != row][:10].tolist()}
 
     found = teacher_distance(encoder, data, accelerator, 16)["overlap"]
-    shares = [len(nearest(ours, row) & nearest(theirs, row)) / 10 for row in range(len(rows))]
+    shares = [len(nearest_rows(ours, row) & nearest_rows(theirs, row)) / 10 for row in range(len(rows))]
     assert found == pytest.approx(np.mean(shares), abs=1e-6) and 0.1 < found < 1
     assert overlap_found(torch.from_numpy(theirs), torch.from_numpy(theirs)) == 1.0
 
@@ -85,7 +85,7 @@ def test_overlap_is_searched_by_the_similarity_of_the_teacher(similarity):
     hits = []
     for row in rows:
         others = teacher[rows != row]
-        near = nearest(teacher[row : row + 1], others, 10, similarity)
+        near = nearest_rows(teacher[row : row + 1], others, 10, similarity)
         hits.append(find_overlap(near, others, similarity, student[row : row + 1], None, True).among)
     share = np.mean(hits)
     found = {kind: overlap_found(*map(torch.from_numpy, (student, teacher)), kind) for kind in SIMILARITIES}

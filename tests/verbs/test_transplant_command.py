@@ -21,7 +21,7 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, ByT5To
 from distilvec.cli.app import app
 from distilvec.core.errors import DistilvecError, plain_errors
 from distilvec.models.load import resolve_model
-from distilvec.verbs.transplant.transplant import _card, _fixed, _sizes, rows_line, some_of_each
+from distilvec.verbs.transplant.transplant import _card, _fixed, _model_sizes, rows_line, some_of_each
 
 TEXTS = make_texts(300)
 
@@ -135,7 +135,7 @@ def test_the_first_rank_of_a_budget_leaves_every_token_and_less_than_eight_furth
     first.auto_model = BertModel(BertConfig(vocab_size=500, num_hidden_layers=1, **sizes))
     model = torch.nn.Sequential(first)
     budget = _fixed(model, 40) + 40 * 500 + 1000
-    (rank, tokens), *larger = _sizes(model, budget, 500, 10)
+    (rank, tokens), *larger = _model_sizes(model, budget, 500, 10)
     assert (rank, tokens) == (40, 500) and [one for one, _ in larger] == [48, 64]
     assert all(_fixed(model, one) + one * left <= budget for one, left in [(rank, tokens), *larger])
 
@@ -312,4 +312,4 @@ def test_the_smallest_table_is_a_budget():
     first = torch.nn.Module()
     first.auto_model = BertModel(BertConfig(vocab_size=500, num_hidden_layers=1, **sizes))
     model = torch.nn.Sequential(first)
-    assert [*_sizes(model, _fixed(model, 8) + 8 * 500, 500, 500)] == [(8, 500)]
+    assert [*_model_sizes(model, _fixed(model, 8) + 8 * 500, 500, 500)] == [(8, 500)]

@@ -83,7 +83,7 @@ def option(text: str, *names: str, key: str = "", **more: Any) -> Any:
     return declaration
 
 
-def recipe_keys(verb: Callable[..., Any]) -> dict[str, str]:
+def option_keys(verb: Callable[..., Any]) -> dict[str, str]:
     """Return the recipe's key of every option of a verb that sets one, by the option's name: {"size": "student.size"}.
 
     The verb's signature is the only declaration of an option: its name, kind, help and key. What it sets is found under
@@ -100,7 +100,7 @@ def recipe_keys(verb: Callable[..., Any]) -> dict[str, str]:
 
 def names_by_key(verb: Callable[..., Any]) -> dict[str, str]:
     """Return the names of a verb's options by the recipe's keys that they set, for `set_by` (core/errors.py)."""
-    return {key: name for name, key in recipe_keys(verb).items()}
+    return {key: name for name, key in option_keys(verb).items()}
 
 
 RecipeFile = Annotated[str, argument("A recipe file, or a built-in recipe (see `distilvec recipes`).")]
@@ -210,7 +210,7 @@ def check_dry_run(dry_run: bool, json_file: Path | None) -> None:
         )
 
 
-def recipe_files(recipes: Iterable[Recipe]) -> set[Path]:
+def files_of_recipes(recipes: Iterable[Recipe]) -> set[Path]:
     """The files and folders that recipes read, for `check_outputs`."""
     from distilvec.pipeline.claim import recipe_inputs
 

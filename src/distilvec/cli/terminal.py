@@ -101,9 +101,9 @@ def show_result(result: FinishedRun) -> None:
     lines = []
     size = _size_text(result.record)
     if size is not None:
-        lines.append(_line("student", size))
+        lines.append(_result_line("student", size))
     for name, text in result.lines():
-        lines.append(_line(name, text))
+        lines.append(_result_line(name, text))
     print_result("\n" + "\n".join(lines), link=result.page)
     folder = result.student_folder
     if supervised is not None:
@@ -119,7 +119,7 @@ def show_result(result: FinishedRun) -> None:
     print_result(f'\n{imports}\nstudent = {call}("{folder}")')
     print_result('vectors = student.encode_query(["a text to search for"])\n')
     for name, text in reversed(result.verdict_lines()):
-        print_result(_line(name, text), style=BOLD)
+        print_result(_result_line(name, text), style=BOLD)
 
 
 def _size_text(record: RunRecord) -> str | None:
@@ -132,7 +132,7 @@ def _size_text(record: RunRecord) -> str | None:
     return size
 
 
-def _line(name: str, text: str) -> str:
+def _result_line(name: str, text: str) -> str:
     """A result with its name in front; sentences wrap at words, paths stay whole."""
     line = f"{name:9} {text}"
     if name in PATHS:
@@ -165,9 +165,9 @@ def show_comparison(comparison: Comparison) -> None:
 
 def show_tokenizers(content: VocabularyChange) -> None:
     """Two tokenizers side by side, table by table."""
-    from distilvec.report.sections.vocabulary import note, tables
+    from distilvec.report.sections.vocabulary import note, tokenizer_tables
 
-    for table in tables(content):
+    for table in tokenizer_tables(content):
         print_result(f"{to_text(table)}\n")
     print_result(note(content))
 

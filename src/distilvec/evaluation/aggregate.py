@@ -59,7 +59,7 @@ def average(scores: Sequence[Score] | Mapping[str, float]) -> float:
     return sum(values) / len(values)
 
 
-def task_weights(types: Mapping[K, str]) -> dict[str, dict[K, float]]:
+def weights_of_averages(types: Mapping[K, str]) -> dict[str, dict[K, float]]:
     """Return the weights of tasks in each average, from their types; tasks of one type have the plain average alone."""
     counts = Counter(types.values())
     averages_by_name = {AVERAGE: dict.fromkeys(types, 1.0)}
@@ -73,7 +73,7 @@ def weighted_averages(values: Mapping[K, Any], types: Mapping[K, str]) -> dict[s
     """Return the averages of a model's values (numbers or arrays) by task."""
     return {
         name: sum(weight * values[task] for task, weight in weights.items()) / sum(weights.values())
-        for name, weights in task_weights(types).items()
+        for name, weights in weights_of_averages(types).items()
     }
 
 

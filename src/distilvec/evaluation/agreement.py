@@ -122,10 +122,10 @@ def ranking_agreement(
         means = float(overlap[name].mean()), float(tau.mean())
         agreement[name] = RankingAgreement(*means, float(overlap[name].std()), float(tau.std()))
     values = {name: score_task(task, *pair, memo)[1].predicted for name, pair in models.items()}
-    return TaskRankings(agreement, _listed(task, values, overlap, top))
+    return TaskRankings(agreement, _listed_queries(task, values, overlap, top))
 
 
-def _listed(
+def _listed_queries(
     task: RetrievalTask, values: Mapping[str, Array], overlap: Mapping[str, Array], top: Mapping[str, Array]
 ) -> RankedQueries:
     """List at most LISTED queries: those that lose most come first. The first RANKED have the documents' ids."""

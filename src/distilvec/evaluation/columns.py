@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from distilvec.config.score_columns import SCORE_COLUMNS, ScoredModel
 from distilvec.core.errors import DistilvecError, noted_key, user_error
 from distilvec.core.log import log, progress
-from distilvec.evaluation.aggregate import task_weights
+from distilvec.evaluation.aggregate import weights_of_averages
 from distilvec.evaluation.evaluator import (
     EmbeddingCache,
     EmbeddingRequest,
@@ -138,7 +138,7 @@ def intervals(samples: Samples, problems: list[TaskFailure]) -> Intervals:
     teacher = samples.get("teacher", {})
     for name, sample in samples.items():
         if name != "teacher" and sample.keys() & teacher.keys():
-            report[name] = _differences(sample, teacher, name, problems)
+            report[name] = _column_differences(sample, teacher, name, problems)
     return report
 
 
@@ -152,11 +152,11 @@ def change_intervals(samples: Samples) -> Intervals:
     for change, (after, before) in CHANGES.items():
         if after in samples and before in samples:
             undefined: list[TaskFailure] = []  # these tasks are named where models are compared with the teacher
-            report[change] = _differences(samples[after], samples[before], after, undefined)
+            report[change] = _column_differences(samples[after], samples[before], after, undefined)
     return report
 
 
-def _differences(
+def _column_differences(
     after: Mapping[str, Sample], before: Mapping[str, Sample], name: str, problems: list[TaskFailure]
 ) -> dict[str, ChangeInterval]:
     """Return [low, high, p] of the differences of a model on the tasks that both have, and of the averages."""
@@ -169,7 +169,7 @@ def _differences(
             problems.append(TaskFailure(task, str(error), name))
     if len(differences) == len(pairs):
         types = {task: after[task].type for task in pairs if task not in OF_AN_INDEX}
-        for average, weights in task_weights(types).items():
+        for average, weights in weights_of_averages(types).items():
             averaged = [pairs[task] for task in weights]
             differences[average] = average_interval(averaged, list(weights.values()))
     return {task: ChangeInterval(interval.low, interval.high, interval.p) for task, interval in differences.items()}

@@ -66,7 +66,7 @@ class CompressedCache(EmbeddingCache):
     def vectors(self, embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
         """Compressed vectors, float32 [texts, dim]."""
         full_vectors = self.memo.vectors(embedder, texts, role)
-        compressed = compress(truncate(full_vectors, self.dim, self.similarity), self.precision, self.ranges)
+        compressed = compress_vectors(truncate(full_vectors, self.dim, self.similarity), self.precision, self.ranges)
         return metrics.unit(compressed) if self.unit else compressed
 
 
@@ -80,7 +80,7 @@ def truncate(vectors: Array, dim: int, similarity: Similarity = "cosine") -> Arr
     return metrics.unit(cut) if similarity == "cosine" else cut
 
 
-def compress(vectors: Array, precision: str, ranges: Array | None = None) -> Array:
+def compress_vectors(vectors: Array, precision: str, ranges: Array | None = None) -> Array:
     """Vectors in another precision, as the float32 numbers that it stores [rows, dim].
 
     int8: whole numbers from -128 to 127, by `ranges` (`int8_ranges`). binary: +1 if above 0, else -1.

@@ -79,7 +79,7 @@ class LengthGates:
 
 
 @dataclass(frozen=True)
-class Experts:
+class ExpertsReport:
     """The routing of a student with a mixture of experts."""
 
     count: int
@@ -146,7 +146,7 @@ def sample(group: Group, count: int) -> list[Text]:
     return [texts[number] for number in sorted(order.tolist())]
 
 
-def experts_report(student: ModelEmbedder, groups: Sequence[Group]) -> Experts | None:
+def experts_report(student: ModelEmbedder, groups: Sequence[Group]) -> ExpertsReport | None:
     """Describe the routing of a student; None without at least two experts, or without texts."""
     count = max(LEAST_OF_A_GROUP, min(MOST_OF_A_GROUP, MOST_TEXTS // max(1, len(groups))))
     drawn = [(group, texts) for group in groups if (texts := sample(group, count))]
@@ -163,16 +163,16 @@ def experts_report(student: ModelEmbedder, groups: Sequence[Group]) -> Experts |
     longest = int(mixture.lengths.max())
     by_group = []
     for (group, _), part in zip(drawn, rows, strict=True):
-        by_group.append(_shares(group.name, mixture.gates[part]))
+        by_group.append(_gate_shares(group.name, mixture.gates[part]))
     by_length = []
     for n in sorted(set(bins.tolist())):
-        shares = _shares("", mixture.gates[bins == n])
+        shares = _gate_shares("", mixture.gates[bins == n])
         first, last = LENGTHS[n - 1] + 1, min(LENGTHS[n], longest)
         by_length.append(
             LengthGates(first, last, shares.rows, shares.gates, shares.entropy, shares.decided, shares.spread)
         )
-    all_texts = _shares("", mixture.gates)
-    return Experts(
+    all_texts = _gate_shares("", mixture.gates)
+    return ExpertsReport(
         count=mixture.gates.shape[1],
         rows=all_texts.rows,
         gates=all_texts.gates,
@@ -209,7 +209,7 @@ def _prompted(prompts: dict[Role, str], role: Role | None, text: Text) -> Text:
     return prompts.get(role, "") + text if role is not None and isinstance(text, str) else text
 
 
-def _shares(name: str, gates: Tensor) -> GateShares:
+def _gate_shares(name: str, gates: Tensor) -> GateShares:
     means, statistics = gate_statistics(gates)
     numbers = {statistic: round(value, 5) for statistic, value in statistics.items()}
     return GateShares(name, len(gates), np.round(means, 5).tolist(), **numbers)

@@ -90,7 +90,7 @@ def find_mistakes(logits: Array, test: Labelled, classes: Sequence[str]) -> Mist
             lines.append(line)
     texts = []
     for n in wrong[np.argsort(-sure[wrong], kind="stable")][:MOST_TEXTS].tolist():
-        texts.append(WrongText(_shown(test.inputs[n]), classes[gold[n]], classes[predicted[n]], float(sure[n])))
+        texts.append(WrongText(_shown_text(test.inputs[n]), classes[gold[n]], classes[predicted[n]], float(sure[n])))
     confused = []
     for (true_class, wrong_class), rows in taken.most_common(MOST_CONFUSED):
         confused.append(ConfusedClasses(classes[true_class], classes[wrong_class], rows))
@@ -110,18 +110,18 @@ def _mistakes_of_several(logits: Array, test: Labelled, classes: Sequence[str]) 
             lines.append(ClassMistakes(name, int(rows), float(precision), float(recall), float(f1)))
     texts = []
     for row in wrong[np.argsort(-worst_decision[wrong], kind="stable")][:MOST_TEXTS].tolist():
-        true_names = _names(classes, gold[row])
-        predicted_names = _names(classes, predicted[row])
-        texts.append(WrongText(_shown(test.inputs[row]), true_names, predicted_names, float(worst_decision[row])))
+        true_names = _class_names(classes, gold[row])
+        predicted_names = _class_names(classes, predicted[row])
+        texts.append(WrongText(_shown_text(test.inputs[row]), true_names, predicted_names, float(worst_decision[row])))
     return Mistakes(len(gold), len(wrong), sorted(lines, key=lambda line: line.f1), [], texts)
 
 
-def _names(classes: Sequence[str], chosen: Array) -> str:
+def _class_names(classes: Sequence[str], chosen: Array) -> str:
     """The chosen classes in one line."""
     return ", ".join(classes[number] for number in np.flatnonzero(chosen).tolist()) or "none"
 
 
-def _shown(inputs: Sequence[Any]) -> str:
+def _shown_text(inputs: Sequence[Any]) -> str:
     """An example's texts on one line, shortened."""
     parts = [part for text in inputs for part in ([text] if isinstance(text, str) else text)]
     return " / ".join(parts)[:LONGEST]

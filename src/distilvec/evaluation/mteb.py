@@ -95,7 +95,7 @@ def mteb_scores(
             revision = "-".join(dict.fromkeys([weights[id(query)], weights[id(document)]]))
             try:
                 if key not in scores_by_pair:
-                    with _quiet():
+                    with _quiet_mteb():
                         encoder = MtebModel(query, document, revision, memo)
                         scores_by_pair[key] = score_mteb_task(task, encoder, local, results, data)
                 scores[model].append(scores_by_pair[key])
@@ -312,7 +312,7 @@ def _rows_on_the_hub(task: Any) -> int:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet_mteb() -> Iterator[None]:
     """Silence the progress bars of datasets and the repeated warnings of mteb's classifiers."""
     datasets, log = importlib.import_module("datasets"), logging.getLogger("mteb")
     level, hidden = log.level, datasets.are_progress_bars_disabled()
@@ -382,17 +382,17 @@ def load_local(task: Any, folder: Path) -> LocalData:
     read: dict[tuple[str, str], Task] = {}
     for subset, path in paths.items():
         with about("suite", path):
-            read |= {(subset, split): _read(task, path, split) for split in task.eval_splits}
+            read |= {(subset, split): _read_rows(task, path, split) for split in task.eval_splits}
     dataset: dict[str, dict[str, Any]] = {subset: {} for subset in paths}
     for (subset, split), data in read.items():
         dataset[subset] |= _converted(task, data, split)
     missing = len(subsets) - len(paths)
     notes = [f"{missing} of {len(subsets)} subsets have no local data; left out"] if missing else []
     notes += [note for data in read.values() for note in getattr(data, "warnings", ())]
-    return LocalData(dataset, sum(map(_rows, read.values())), suite_fingerprint(read.values()), tuple(notes))
+    return LocalData(dataset, sum(map(_row_count, read.values())), suite_fingerprint(read.values()), tuple(notes))
 
 
-def _read(task: Any, path: Path, split: str) -> Task:
+def _read_rows(task: Any, path: Path, split: str) -> Task:
     name, options = task.metadata.name, TableOptions(split)
     match task.metadata.type:
         case "STS":
@@ -443,7 +443,7 @@ def _converted(task: Any, data: Task, split: str) -> dict[str, Any]:
     }
 
 
-def _rows(task: Task) -> int:
+def _row_count(task: Task) -> int:
     if isinstance(task, RetrievalTask):
         return len(task.queries)
     return len(task.test_texts if isinstance(task, ClassificationTask) else task.first)

@@ -230,11 +230,11 @@ def overlap_by_query(
     these, by their similarity. `own` [queries] are the candidates' rows that are the queries themselves, and never
     their neighbours, -1 for none; by default none is.
     """
-    expected = nearest(teacher_queries, teacher_candidates, NEIGHBOR_COUNT, similarity, own)
-    return shares(expected, nearest(student_queries, student_candidates, NEIGHBOR_COUNT, student_similarity, own))
+    expected = nearest_rows(teacher_queries, teacher_candidates, NEIGHBOR_COUNT, similarity, own)
+    return shares(expected, nearest_rows(student_queries, student_candidates, NEIGHBOR_COUNT, student_similarity, own))
 
 
-def nearest(
+def nearest_rows(
     queries: Array, candidates: Array, count: int, similarity: Similarity = "cosine", own: Array | None = None
 ) -> Array:
     """Rows of each query's `count` nearest candidates, best first, without its `own` row: int64 [queries, count]."""
@@ -269,9 +269,9 @@ def find_overlap(
     alone = among = wider = None
     if student_candidates is not None:
         compared: Similarity = similarity if common_space else "cosine"
-        alone = shares(expected, nearest(student_queries, student_candidates, NEIGHBOR_COUNT, compared))
+        alone = shares(expected, nearest_rows(student_queries, student_candidates, NEIGHBOR_COUNT, compared))
     if common_space:
-        rows = nearest(student_queries, teacher_candidates, WIDER, similarity)
+        rows = nearest_rows(student_queries, teacher_candidates, WIDER, similarity)
         among, wider = shares(expected, rows[:, :NEIGHBOR_COUNT]), shares(expected, rows)
     return QueryOverlaps(alone, among, wider, origins)
 

@@ -44,7 +44,7 @@ def top_k(
     0; the score of "euclidean" is the negative distance. `count` is limited to the number of documents.
     """
     queries = np.asarray(queries, dtype=np.float32)
-    rows = _candidates(queries, documents, _floats, count + SPARE, last, similarity, block)[0]
+    rows = _scored_candidates(queries, documents, _floats, count + SPARE, last, similarity, block)[0]
     return _score_again(queries, documents, _floats, rows, count, last, similarity)
 
 
@@ -124,7 +124,7 @@ def hamming_top_k(
     Inputs are packed signs of `pack_signs`, uint8 [rows, ceil(dim / 8)]; documents of `last` have distance infinity.
     Note: distances are products of +1 and -1, which is exact and, for many queries, faster than counting bits.
     """
-    rows, products = _candidates(_signs(queries), documents, _signs, count, last, "dot", block)
+    rows, products = _scored_candidates(_signs(queries), documents, _signs, count, last, "dot", block)
     return rows, np.asarray((8 * queries.shape[1] - products) / 2, dtype=np.float32)
 
 
@@ -165,7 +165,7 @@ def rank_scores(scores: Array, count: int) -> Array:
     return np.asarray(columns - 1 - (np.sort(keys, axis=1)[:, ::-1] & 0xFFFFFFFF))
 
 
-def _candidates(
+def _scored_candidates(
     queries: Array,
     documents: Array,
     decode: Decode,
@@ -194,13 +194,13 @@ def _candidates(
                 products -= (squares / 2).astype(np.float32)
             if last is not None:
                 products[:, last[start : start + block]] = -np.inf
-            rows[part_of_queries, :after], scores[part_of_queries, :after] = _merge(
+            rows[part_of_queries, :after], scores[part_of_queries, :after] = _merge_blocks(
                 rows[part_of_queries, :before], scores[part_of_queries, :before], products, start, after
             )
     return rows, scores
 
 
-def _merge(rows: Array, scores: Array, block_scores: Array, start: int, count: int) -> tuple[Array, Array]:
+def _merge_blocks(rows: Array, scores: Array, block_scores: Array, start: int, count: int) -> tuple[Array, Array]:
     """The `count` best of the known documents and of a block, `block_scores` [queries, block], from row `start` on.
 
     Once `count` are known, only a score above their lowest can enter: an equal one has the larger row number.

@@ -25,13 +25,13 @@ from distilvec.evaluation.overlap import (
     PartOverlap,
     QueryOverlaps,
     find_overlap,
-    nearest,
+    nearest_rows,
     overlap_by_query,
 )
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, RetrievalTask, StoredTask, Task, make_retrieval
 from distilvec.models.parts import max_length
-from distilvec.teachers.agreement import Agreement, compare, longer_texts
+from distilvec.teachers.agreement import Agreement, compare_vectors, longer_texts
 from distilvec.teachers.embedder import Embedder, FirstDims
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ def stored_tasks(teacher: TableEmbedder, count: int) -> list[RetrievalTask]:
     """
     texts, vectors, origins = _stored_documents(teacher)
     chosen, others = draw_stored(texts, origins, count, str(teacher.table.path))
-    nearest = others[top_k(vectors[chosen], vectors[others], NEIGHBOR_COUNT, similarity=teacher.similarity)[0]]
+    neighbor_rows = others[top_k(vectors[chosen], vectors[others], NEIGHBOR_COUNT, similarity=teacher.similarity)[0]]
     digits = len(str(len(texts)))
     ids = [f"{row:0{digits}d}" for row in range(len(texts))]
     queries = {ids[row]: texts[row] for row in chosen}
     judged = {}
-    for row, neighbors in zip(chosen, nearest, strict=True):
+    for row, neighbors in zip(chosen, neighbor_rows, strict=True):
         for neighbor in neighbors:
             judged[ids[row], ids[neighbor]] = 1.0
     tasks = [
@@ -179,7 +179,7 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
     texts, vectors, origins = _stored_documents(index)
     chosen, others = draw_stored(texts, origins, queries, str(index.table.path))
     query_origins = origins[chosen]
-    expected = nearest(vectors[chosen], vectors[others], NEIGHBOR_COUNT, index.similarity)
+    expected = nearest_rows(vectors[chosen], vectors[others], NEIGHBOR_COUNT, index.similarity)
     query_texts = [texts[row] for row in chosen]
     models = {"student": student} if start is None else {"student": student, "start": start}
     shares, cosine, agreement = {}, None, None
@@ -241,6 +241,6 @@ def _agreement(
     if isinstance(model, SentenceTransformer):
         limit = max_length(model)
         is_longer = longer_texts(model, [student.prompts["document"] + text for text in texts])
-    return compare(
+    return compare_vectors(
         student_vectors, stored, vectors, lambda rows: index.ids([texts[row] for row in rows]), is_longer, limit
     )

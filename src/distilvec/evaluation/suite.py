@@ -31,7 +31,7 @@ from distilvec.evaluation.tasks import OwnDocuments, RetrievalTask, StoredTask, 
 SUITE_ENDINGS = (".yaml", ".yml")
 
 
-class TaskSection(Section):
+class SuiteEntry(Section):
     """Keys of every entry of a suite."""
 
     type: str
@@ -43,7 +43,7 @@ class TaskSection(Section):
     )
 
 
-class TableSection(TaskSection):
+class TableSection(SuiteEntry):
     """Entry whose rows are in a table."""
 
     subset: str | list[str] | None = Field(None, description="keep only rows whose column 'subset' has this value")
@@ -81,7 +81,7 @@ class ClassificationSection(TableSection):
     seed: Seed = 0
 
 
-class RetrievalSection(TaskSection):
+class RetrievalSection(SuiteEntry):
     """A folder with corpus, queries and qrels."""
 
     type: Literal["retrieval"]
@@ -98,7 +98,7 @@ class RetrievalSection(TaskSection):
     )
 
 
-_SECTIONS: dict[str, type[TaskSection]] = {
+_SECTIONS: dict[str, type[SuiteEntry]] = {
     "sts": StsSection,
     "classification": ClassificationSection,
     "pair": PairSection,
@@ -135,7 +135,7 @@ def load_suite(path: Path, problems: list[TaskFailure] | None = None) -> list[Ta
     return tasks
 
 
-def read_suite(path: Path) -> list[TaskSection]:
+def read_suite(path: Path) -> list[SuiteEntry]:
     """Entries of a suite file, validated, without reading any data."""
     entries = read_yaml(path, "suite", "A suite is a YAML list of tasks, each with name, type and path.")
     if not isinstance(entries, list) or not entries:
@@ -143,10 +143,10 @@ def read_suite(path: Path) -> list[TaskSection]:
         raise DistilvecError(
             f"{path}: expected a list of tasks, each with name, type and path; found {content}.", key="suite"
         )
-    sections: list[TaskSection] = []
+    sections: list[SuiteEntry] = []
     problems: list[DistilvecError] = []
     for number, entry in enumerate(entries):
-        section = _section(number, entry, path.parent)
+        section = _entry_section(number, entry, path.parent)
         if isinstance(section, list):
             problems += section
         elif section.name in AVERAGES or section.name in {other.name for other in sections}:
@@ -167,7 +167,7 @@ def suite_paths(path: Path) -> list[Path]:
     return paths
 
 
-def load_task(section: TaskSection, folder: Path) -> Task:
+def load_task(section: SuiteEntry, folder: Path) -> Task:
     """Task of one entry; its relative path starts at `folder`."""
     from distilvec.evaluation.task_files import READERS  # a run without a suite reads no files of tasks
 
@@ -208,7 +208,7 @@ def suite_fingerprint(tasks: Iterable[Task]) -> str:
     return digest.hexdigest()
 
 
-def _section(number: int, entry: Any, folder: Path) -> TaskSection | list[DistilvecError]:
+def _entry_section(number: int, entry: Any, folder: Path) -> SuiteEntry | list[DistilvecError]:
     """Section of one entry with its path below `folder`, or the problems of the entry."""
     if not isinstance(entry, dict):
         problem = f"expected a mapping with name, type and path; found {excerpt(entry)}."

@@ -31,7 +31,7 @@ from distilvec.pipeline.job import TeacherDescription
 from distilvec.pipeline.texts import texts_by_language
 from distilvec.students.after_pooling import has_own_modules, kept_modules, read_later_modules, why_not_kept
 from distilvec.students.build import source_model
-from distilvec.students.design import Budget, describe, design_student, parse_size
+from distilvec.students.design import Budget, describe_split, design_student, parse_size
 from distilvec.students.shape import count_tokens, count_weights, read_shape
 from distilvec.teachers.cache.fill import count_missing, superset_caches
 from distilvec.teachers.cache.manifest import Manifest
@@ -98,7 +98,7 @@ def size_student(
         tokens = count_tokens(tokenizer, texts_by_language(corpus))
         with about(KEY):
             design = design_student(shape, budget, tokens, static=section.is_static)
-        stored = {"split": describe(design.split), "keys": design.student_keys(), "notes": list(design.notes)}
+        stored = {"split": describe_split(design.split), "keys": design.student_keys(), "notes": list(design.notes)}
         store_json(file, stored)
     return SizedStudent(sized_section(section, stored["keys"]), (stored["split"], *stored["notes"]))
 

@@ -123,7 +123,7 @@ class FinishedRun:
                     names = [f"{column}/{task}/{part}" for part in ("predicted", "gold")]
                     if task in scores and all(name in stored for name in names):
                         predicted, gold = (stored[name] for name in names)
-                        _check_rows(f"{column}/{task}", predicted, gold)
+                        _check_predictions(f"{column}/{task}", predicted, gold)
                         samples[task] = Sample(scores[task].type, scores[task].metric, predicted, gold)
         except MemoryError:
             raise
@@ -166,7 +166,7 @@ class FinishedRun:
         }
 
 
-def _check_rows(name: str, predicted: np.ndarray[Any, Any], gold: np.ndarray[Any, Any]) -> None:
+def _check_predictions(name: str, predicted: np.ndarray[Any, Any], gold: np.ndarray[Any, Any]) -> None:
     """Raise ValueError unless every row has a finite prediction and a finite gold value."""
     rows_fit = predicted.ndim == gold.ndim == 1 and len(predicted) == len(gold)
     numbers = all(values.dtype.kind in "biuf" and np.isfinite(values).all() for values in (predicted, gold))

@@ -33,7 +33,7 @@ def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path
     if isinstance(teacher, (str, Path)) and is_index(teacher):
         return {"vectors": str(teacher) if "://" in str(teacher) else str(absolute_path(Path(teacher)))}
     if not isinstance(teacher, np.ndarray):
-        return {"model": model_name(teacher, root, "teacher")}
+        return {"model": saved_model_name(teacher, root, "teacher")}
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -41,7 +41,7 @@ def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path
         raise DistilvecError(
             "an array of vectors needs the list of its texts; found a file or a data set.", key="texts"
         )
-    listed = _listed(texts)
+    listed = _list_texts(texts)
     if teacher.ndim != 2 or len(teacher) != len(listed):
         raise DistilvecError(
             f"expected vectors [{len(listed)}, dim], one for each text; found shape {list(teacher.shape)}.",
@@ -50,10 +50,10 @@ def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path
     values = np.ascontiguousarray(teacher, dtype=np.float32)
     column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
     table = pa.table({"text": listed, "teacher_embedding_final": column})
-    return {"vectors": _store(root, "vectors-{}.parquet", lambda path: pq.write_table(table, path))}
+    return {"vectors": _store_input(root, "vectors-{}.parquet", lambda path: pq.write_table(table, path))}
 
 
-def model_name(model: Model, root: Path, key: str) -> str:
+def saved_model_name(model: Model, root: Path, key: str) -> str:
     """Return a model's id or folder; an object is saved below `root`, named by the content of what it saves."""
     if isinstance(model, (str, Path)):
         return str(model)
@@ -63,7 +63,9 @@ def model_name(model: Model, root: Path, key: str) -> str:
     # Only the saved files have all that changes a vector: each module's settings, the tokenizer, the backbone's heads.
     # They do not state prompts, and not a length that was set after loading
     settings = repr((model.prompts, model.max_seq_length, model.truncate_dim))
-    return _store(root, "model-{}", lambda path: model.save_pretrained(str(path), create_model_card=False), settings)
+    return _store_input(
+        root, "model-{}", lambda path: model.save_pretrained(str(path), create_model_card=False), settings
+    )
 
 
 def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
@@ -72,18 +74,18 @@ def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
         return [{"path": str(absolute_path(Path(texts)))}]
     data: Any = texts
     if hasattr(data, "to_parquet"):
-        path = _store(root, "dataset-{}.parquet", lambda path: data.to_parquet(str(path)))
+        path = _store_input(root, "dataset-{}.parquet", lambda path: data.to_parquet(str(path)))
         return [{"path": path, "name": "texts"}]
-    listed = _listed(texts)
+    listed = _list_texts(texts)
 
     def write(path: Path) -> None:
         with path.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps({"text": text}) + "\n" for text in listed)
 
-    return [{"path": _store(root, "texts-{}.jsonl", write), "name": "texts"}]
+    return [{"path": _store_input(root, "texts-{}.jsonl", write), "name": "texts"}]
 
 
-def _listed(texts: Any) -> list[str]:
+def _list_texts(texts: Any) -> list[str]:
     is_listed = isinstance(texts, Iterable) and not isinstance(texts, Mapping)  # of a mapping it would be the keys
     listed = list(texts) if is_listed else [texts]
     wrong = [type(item).__name__ for item in listed if not isinstance(item, str)]
@@ -93,7 +95,7 @@ def _listed(texts: Any) -> list[str]:
     return listed
 
 
-def _store(root: Path, name: str, write: Callable[[Path], Any], settings: str = "") -> str:
+def _store_input(root: Path, name: str, write: Callable[[Path], Any], settings: str = "") -> str:
     """Return the path of an input below `root`, its name with a hash of content and `settings` for {}.
 
     `write` makes the file or folder each time: what is there already is compared with it, since it may be damaged.
@@ -105,10 +107,10 @@ def _store(root: Path, name: str, write: Callable[[Path], Any], settings: str = 
         try:
             remove(new)
             write(new)
-            content = _content(new)
+            content = _input_content(new)
             path = folder / name.format(combine([("content", content), ("stated", settings)])[:16])
             with acquire_lock(folder / ".lock", str(path), wait=True):
-                if not path.exists() or _content(path) != content:
+                if not path.exists() or _input_content(path) != content:
                     sync(new)  # a name without its content must not outlast a power cut
                     remove(path)
                     new.rename(path)
@@ -118,6 +120,6 @@ def _store(root: Path, name: str, write: Callable[[Path], Any], settings: str = 
     return str(path)
 
 
-def _content(path: Path) -> str:
+def _input_content(path: Path) -> str:
     """A hash of a file, or of all files of a folder."""
     return hash_files(files_below(path), path) if path.is_dir() else checksum_once(path)

@@ -29,13 +29,13 @@ from distilvec.evaluation.overlap import (
     SourceOverlap,
     find_overlap,
     mean_cosine,
-    nearest,
+    nearest_rows,
 )
 from distilvec.evaluation.stored import judge_encoder
 from distilvec.evaluation.text_distances import row_batches
 from distilvec.pipeline.caches import cached_vectors
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.prepare import tokenize
+from distilvec.pipeline.prepare import tokenize_corpus
 from distilvec.pipeline.start import read_start
 from distilvec.pipeline.student import trained_student
 from distilvec.pipeline.train import finished_training
@@ -90,7 +90,7 @@ def judge_run(job: Job) -> Judgement | None:
             student = _open_student(job, "student")
             start = _open_student(job, "start") if job.trains else None
             return judge_encoder(student, index, job.recipe.evaluation.stored, start)
-    rows = draw_rows(job, tokenize(job, job.corpus, trained_student(job)))
+    rows = draw_rows(job, tokenize_corpus(job, job.corpus, trained_student(job)))
     if rows is None:
         log(f"no overlap@10: it takes validation texts and at least {FEWEST_CANDIDATES} texts to search")
         return None
@@ -147,7 +147,7 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
     """Judge the trained student and its start on rows of the corpus, one model in memory at a time."""
     origins, similarity = job.corpus.origins, job.teacher.info.similarity
     teacher, teacher_trained, candidates = rows.parts(_teacher_vectors(job, rows.every))
-    expected = nearest(teacher, candidates, NEIGHBOR_COUNT, similarity)
+    expected = nearest_rows(teacher, candidates, NEIGHBOR_COUNT, similarity)
     shares, cosine, trained = dict[str, QueryOverlaps](), None, None
     training = finished_training(job)
     ships_start = training is not None and training.ships_start
@@ -166,7 +166,7 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
     if common_space:
         cosine = mean_cosine(query_vectors, teacher)
     if len(rows.trained):
-        seen = nearest(teacher_trained, candidates, NEIGHBOR_COUNT, similarity)
+        seen = nearest_rows(teacher_trained, candidates, NEIGHBOR_COUNT, similarity)
         of_trained = origins[rows.trained]
         trained = find_overlap(
             seen, candidates, similarity, trained_vectors, candidate_vectors, common_space, of_trained

@@ -38,7 +38,7 @@ from distilvec.pipeline.data import ReadyTeacher, training_data, with_pairs
 from distilvec.pipeline.decide import built_in_line
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.objectives import make_objective, required_outputs
-from distilvec.pipeline.prepare import tokenize
+from distilvec.pipeline.prepare import tokenize_corpus
 from distilvec.pipeline.student import trainable
 from distilvec.pipeline.train import measure_pace, steps_in_minutes
 from distilvec.teachers.cache.fill import compute_tokens, in_order
@@ -244,7 +244,7 @@ def measure_stage(
     objective = make_objective(stage, job.context)
     required = required_outputs(objective, job.examples)
     data = training_data(job, tokens, alignment, [teacher.signals_for(required) for teacher in teachers], required)
-    query_tokens = None if job.pairs is None else tokenize(job, job.pairs.corpus, student)
+    query_tokens = None if job.pairs is None else tokenize_corpus(job, job.pairs.corpus, student)
     data = with_pairs(job, objective, data, query_tokens)
     pace = measure_pace(encoder, objective, data, train)
     if train.minutes is None:
@@ -259,9 +259,9 @@ def measure_stage(
 
 def overview(job: Job) -> list[tuple[str, str]]:
     """Return the lines of the first screen as (name, text)."""
-    lines = [("teacher", _teacher(teacher)) for teacher in job.teachers]
-    lines.append(("student", _student(job)))
-    lines.append(("texts", _texts(job)))
+    lines = [("teacher", _teacher_line(teacher)) for teacher in job.teachers]
+    lines.append(("student", _student_line(job)))
+    lines.append(("texts", _texts_line(job)))
     if job.pairs is not None:
         lines.append(("pairs", job.pairs.line))
     if (missing := missing_role(job)) is not None:
@@ -270,37 +270,37 @@ def overview(job: Job) -> list[tuple[str, str]]:
         lines.append(("prompt", built_in))
     cached = [teacher for teacher in job.teachers if not teacher.live]
     if job.required != OutputSpec() and cached:
-        lines.append(("disk", _disk(cached)))
+        lines.append(("disk", _disk_line(cached)))
     if (time := time_line(job)) is not None:
         lines.append(("time", time))
-    lines.append(("test", _test(job)))
+    lines.append(("test", _test_line(job)))
     lines.append(("folder", str(job.folder)))
     return lines
 
 
-def _teacher(teacher: Teacher) -> str:
+def _teacher_line(teacher: Teacher) -> str:
     info = teacher.info
     parts = [info.name]
     if teacher.parameters is not None:
-        parts.append(_size(teacher.parameters))
+        parts.append(_size_of_model(teacher.parameters))
     parts.append(f"{info.dim} dimensions")
     if info.max_length < UNLIMITED:
         parts.append(f"reads {info.max_length:,} tokens")
     return ", ".join(parts)
 
 
-def _student(job: Job) -> str:
+def _student_line(job: Job) -> str:
     info = job.student
     parts = []
     if info.parameters is not None:
-        parts.append(_size(info.parameters))
+        parts.append(_size_of_model(info.parameters))
     layers = "layer" if info.layers == 1 else "layers"
     parts.append(f"{info.layers} {layers}")
     parts.append(f"reads {job.student_length:,} tokens")
     return ", ".join(parts)
 
 
-def _texts(job: Job) -> str:
+def _texts_line(job: Job) -> str:
     if job.examples is not None:
         return f"{len(job.corpus):,} in labelled examples"
     return f"{len(job.corpus):,}, {len(job.corpus.holdout_rows):,} of them for validation"
@@ -325,7 +325,7 @@ def missing_role(job: Job) -> str | None:
     return f"all texts are documents ({document!r}), none is a query ({query!r}): --queries FILE, or role: query"
 
 
-def _disk(teachers: Sequence[Teacher]) -> str:
+def _disk_line(teachers: Sequence[Teacher]) -> str:
     """Describe the size of the teachers' caches; that of token signals is estimated, since no text is tokenized yet."""
     size = 0.0
     for teacher in teachers:
@@ -411,7 +411,7 @@ def _seconds_of(job: Job, model: ModelEmbedder, texts: int) -> float | None:
     return texts * seconds_a_text(job, model)
 
 
-def _test(job: Job) -> str:
+def _test_line(job: Job) -> str:
     parts = []
     if job.examples is not None:
         parts.append(f"the test split of {job.examples.name}")
@@ -425,6 +425,6 @@ def _test(job: Job) -> str:
     return "; ".join(parts)
 
 
-def _size(parameters: int) -> str:
+def _size_of_model(parameters: int) -> str:
     megabytes = parameters * BYTES_A_PARAMETER / MEGABYTE
     return f"{parameters / 1e6:.1f}M parameters ({megabytes:,.0f} MB)"

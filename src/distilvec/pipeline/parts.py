@@ -18,7 +18,7 @@ from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import TaskRankings, ranking_agreement
 from distilvec.evaluation.columns import Columns, make_columns
 from distilvec.evaluation.compression import PRECISIONS, CompressionScore, compression_rows, default_dims
-from distilvec.evaluation.diagnostics import Experts, Group, experts_report, task_groups, vocabulary_report
+from distilvec.evaluation.diagnostics import ExpertsReport, Group, experts_report, task_groups, vocabulary_report
 from distilvec.evaluation.evaluator import EmbeddingCache, Score, requests, score_tasks
 from distilvec.evaluation.margin import LEAST_POINTS, Margin, MarginPoint, margin_report
 from distilvec.evaluation.speed import Speed, Timing, measure_speed
@@ -125,7 +125,7 @@ class Models:
         return [*task_groups(self.scored_tasks), *self.labeled]
 
 
-def agreement(models: Models) -> dict[str, TaskRankings]:
+def agreement_part(models: Models) -> dict[str, TaskRankings]:
     """Compare the rankings of student and teacher, for every retrieval task."""
     columns = models.main_columns
     if "teacher" not in columns:
@@ -137,12 +137,12 @@ def agreement(models: Models) -> dict[str, TaskRankings]:
     return rankings
 
 
-def compression(models: Models) -> Compression:
+def compression_part(models: Models) -> Compression:
     """Score truncated embeddings and small number formats."""
     columns = models.main_columns
     tasks = models.quick_tasks
-    texts = np.array([sum(len(part) for _, part in embedded_texts(task)) for task in tasks])
-    texts_before = np.concatenate([[0], np.cumsum(np.repeat(texts, len(columns)))])
+    text_counts = np.array([sum(len(part) for _, part in embedded_texts(task)) for task in tasks])
+    texts_before = np.concatenate([[0], np.cumsum(np.repeat(text_counts, len(columns)))])
     dims = sorted({*default_dims(models.student.dim), *models.dims}) if models.dims else None
     every_classification = models.section.every_classification
     pairs = [(task, name) for task in tasks for name in columns]
@@ -155,7 +155,7 @@ def compression(models: Models) -> Compression:
     return Compression(rows, sorted({row.width for row in rows}), list(PRECISIONS))
 
 
-def margin(models: Models) -> Margin | None:
+def margin_part(models: Models) -> Margin | None:
     """Fit scores against validation distance over the saved checkpoints; None for fewer than three.
 
     Checkpoints of each cycle's first epoch are left out, as in the paper (REDACT, footnote 5): at high learning rates
@@ -190,7 +190,7 @@ def margin(models: Models) -> Margin | None:
     return margin_report(points, teacher, left_out)
 
 
-def speed(models: Models) -> Speed:
+def speed_part(models: Models) -> Speed:
     """Measure latency and throughput of teacher and student on the CPU, in at most `evaluation.speed_seconds`.
 
     A teacher that was loaded in parts or in 8 or 4 bits does not fit this machine, and is left out.
@@ -213,18 +213,18 @@ def speed(models: Models) -> Speed:
     return replace(table, notes=[*notes, *table.notes])
 
 
-def experts(models: Models) -> Experts | None:
+def experts_part(models: Models) -> ExpertsReport | None:
     """Describe the routing of a student with experts; None without experts."""
     return experts_report(models.student, models.groups)
 
 
-def vocabulary(models: Models) -> VocabularyChange | None:
+def vocabulary_part(models: Models) -> VocabularyChange | None:
     """Compare the tokenizers of teacher and student on the corpus; None for one tokenizer."""
     content = vocabulary_report(models.teacher, models.student, models.corpus)
     return from_json(VocabularyChange, content) if content else None
 
 
-def texts(models: Models) -> TextDistances | None:
+def texts_part(models: Models) -> TextDistances | None:
     """Measure the distance of student and teacher text by text, on validation texts; None without a common space.
 
     "trained" has the same of training texts where the teacher's vectors of them are in its cache.
@@ -260,18 +260,18 @@ def add_part(report: Report, name: str, models: Models) -> None:
     """Measure the part `name` of `evaluation.parts`, and add it to the report."""
     match name:
         case "agreement":
-            report.agreement = agreement(models)
+            report.agreement = agreement_part(models)
         case "compression":
-            report.compression = compression(models)
+            report.compression = compression_part(models)
         case "margin":
-            report.margin = margin(models)
+            report.margin = margin_part(models)
         case "speed":
-            report.speed = speed(models)
+            report.speed = speed_part(models)
         case "experts":
-            report.experts = experts(models)
+            report.experts = experts_part(models)
         case "vocabulary":
-            report.vocabulary = vocabulary(models)
+            report.vocabulary = vocabulary_part(models)
         case "texts":
-            report.texts = texts(models)
+            report.texts = texts_part(models)
         case _:
             raise ValueError(f"no part {name!r}")

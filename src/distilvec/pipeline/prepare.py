@@ -79,8 +79,8 @@ def prepare_data(job: Job, student: SentenceTransformer) -> PreparedData:
     begin_phase(TEXTS)
     with main_first():
         log_live(job)
-        tokens = tokenize(job, job.corpus, student)
-        query_tokens = None if job.pairs is None else tokenize(job, job.pairs.corpus, student)
+        tokens = tokenize_corpus(job, job.corpus, student)
+        query_tokens = None if job.pairs is None else tokenize_corpus(job, job.pairs.corpus, student)
         alignment: AlignmentStore | None = None
         ready = []
         begin_phase(TEACHER)
@@ -114,7 +114,7 @@ def log_live(job: Job) -> None:
             log(f"teacher {teacher.info.name}: runs in every step ({reason})")
 
 
-def fill_cache(job: Job, teacher: Teacher) -> TeacherCache:
+def fill_whole_cache(job: Job, teacher: Teacher) -> TeacherCache:
     """Fill a teacher's cache with every row of the corpus; what is stored is kept."""
     cache = prepare_teacher(job, teacher, student_tokenizer(job))[0].cache
     return open_cache(job, teacher) if cache is None else cache
@@ -140,7 +140,7 @@ def prepare_teacher(
         alignment, tokens = None, None
         if isinstance(loaded, ModelEmbedder) and kind is not None:
             assert tokenizer is not None
-            alignment = align(job, tokenizer, loaded)
+            alignment = align_tokens(job, tokenizer, loaded)
         if isinstance(loaded, ModelEmbedder) and (teacher.live or reads_tokens(teacher)):
             tokens = tokenize_for(job, teacher, loaded)
         if cache is None:
@@ -179,7 +179,7 @@ def shard_teachers(data: PreparedData) -> PreparedData:
     return replace(data, teachers=tuple(teachers))
 
 
-def tokenize(job: Job, corpus: Corpus, student: SentenceTransformer) -> TokenStore:
+def tokenize_corpus(job: Job, corpus: Corpus, student: SentenceTransformer) -> TokenStore:
     """Tokenize the corpus for the student; stored by content."""
     tokenizer, length = text_tokenizer(student), max_length(student)
     if corpus.paired and not is_static(student):  # the mean of a table's rows has no order
@@ -199,7 +199,7 @@ def tokenize_for(job: Job, teacher: Teacher, model: ModelEmbedder) -> TokenStore
     return build_tokens(teacher.corpus, tokenizer, length, folder, token_types=_reads_types(model.model), side=side)
 
 
-def align(job: Job, tokenizer: PreTrainedTokenizerBase, model: ModelEmbedder) -> AlignmentStore:
+def align_tokens(job: Job, tokenizer: PreTrainedTokenizerBase, model: ModelEmbedder) -> AlignmentStore:
     """Align the tokens of the student's tokenizer with the teacher's; stored by content."""
     assert job.required.tokens is not None and job.required.tokens.alignment is not None
     kind, length = job.required.tokens.alignment, job.student_length

@@ -454,8 +454,8 @@ def _head(section: TeacherSection, key: str, examples: Examples | None) -> TaskH
     head, classes = saved_head
     if head.task != examples.info or classes != examples.classes:
         raise DistilvecError(
-            f"{section.model} was fine-tuned for {head.task.kind} with classes {_listed(classes)}; the recipe's task "
-            f"is {examples.info.kind} with classes {_listed(examples.classes)}, texts per example: "
+            f"{section.model} was fine-tuned for {head.task.kind} with classes {_class_names(classes)}; the recipe's "
+            f"task is {examples.info.kind} with classes {_class_names(examples.classes)}, texts per example: "
             f"{head.task.texts_per_example} and {examples.info.texts_per_example}.",
             "Fine-tune the teacher on the same task: distilvec finetune.",
             key=f"{key}.model",
@@ -463,7 +463,7 @@ def _head(section: TeacherSection, key: str, examples: Examples | None) -> TaskH
     return head
 
 
-def _listed(classes: Sequence[str]) -> str:
+def _class_names(classes: Sequence[str]) -> str:
     return ", ".join(classes[:6]) + (", ..." if len(classes) > 6 else "") if classes else "none"
 
 

@@ -132,9 +132,9 @@ def find_start(job: Job, data: PreparedData, student: SentenceTransformer) -> tu
     """
     if not _is_fitted(job):
         return Start(), student
-    start = _read(job)
+    start = _read_start(job)
     if start is None:
-        start, student = _find(job, data, student)
+        start, student = _find_start(job, data, student)
         settings = {name: value for name, value in asdict(replace(start, weights={})).items() if name != "weights"}
         metadata = {"fingerprint": job.start_fingerprint, "start": json.dumps(settings)}
         path = job.files.start
@@ -152,7 +152,7 @@ def read_start(job: Job) -> Start:
     """Return the start of a run that has begun to train."""
     if not _is_fitted(job):
         return Start()
-    start = _read(job)
+    start = _read_start(job)
     if start is None:
         path = job.files.start
         raise DistilvecError(
@@ -222,7 +222,7 @@ def fresh_layer(job: Job, student: SentenceTransformer) -> str | None:
     return f"{names[0]}.linear" if names and job.recipe.student.dense not in ("keep", "fold") else None
 
 
-def _read(job: Job) -> Start | None:
+def _read_start(job: Job) -> Start | None:
     path = job.files.start
     if not path.exists():
         return None
@@ -233,20 +233,20 @@ def _read(job: Job) -> Start | None:
     return Start(**json.loads(metadata["start"]), weights=weights)
 
 
-def _find(job: Job, data: PreparedData, student: SentenceTransformer) -> tuple[Start, SentenceTransformer]:
+def _find_start(job: Job, data: PreparedData, student: SentenceTransformer) -> tuple[Start, SentenceTransformer]:
     """Find the start; return the student with it, too."""
-    start = _chosen(job, data) if job.recipe.student.chooses else Start()
+    start = _with_chosen_layers(job, data) if job.recipe.student.chooses else Start()
     if start.layers is not None or job.recipe.student.lora is not None:
         student = start.student(job)
     for part in fitted_parts(job):
-        start = _fitted(start, part, job, data, student)
+        start = _with_fitted_layers(start, part, job, data, student)
         start.set_student(student)
     if fits_head(job):
         start = _with_head(start, job, data, student)
     return start, student
 
 
-def _chosen(job: Job, data: PreparedData) -> Start:
+def _with_chosen_layers(job: Job, data: PreparedData) -> Start:
     """Choose the layers nearest to the teacher.
 
     The distance is that of the embeddings if they are in the teacher's space without a new linear layer, else that
@@ -284,7 +284,7 @@ def _chosen(job: Job, data: PreparedData) -> Start:
     return Start(layers, len(distances), (before, distances[tuple(layers)]))
 
 
-def _fitted(start: Start, part: str, job: Job, data: PreparedData, student: SentenceTransformer) -> Start:
+def _with_fitted_layers(start: Start, part: str, job: Job, data: PreparedData, student: SentenceTransformer) -> Start:
     """Add the linear layers of a part, "student" or "objective", fitted to the outputs of the start until now, which
     the `student` has.
     """
@@ -328,7 +328,7 @@ def _pairs(
     of_student |= OutputSpec(pre_dense=True)
     of_teacher = required_outputs(objective, job.examples)
     most = (HELD_OUT, HELD_OUT) if held_out else RIDGE_TEXTS
-    texts = min(most[0], len(_rows(job, held_out)))
+    texts = min(most[0], len(_trained_rows(job, held_out)))
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in maps}
     title = "choosing the layer's strength" if held_out else "fitting the linear layer"
     with torch.no_grad(), progress(title, texts, "texts") as advance:
@@ -384,7 +384,7 @@ def _batches(
 ) -> Iterator[tuple[TextBatch, ModelOutputs]]:
     """Yield batches of texts with their teacher outputs; `texts` are drawn at random, and the longest left out."""
     count, most = texts
-    rows = _rows(job, held_out)
+    rows = _trained_rows(job, held_out)
     training_data = replace(data.training_data(required | OutputSpec(embedding=True)), examples=None)
     drawn = np.random.Generator(np.random.PCG64(0)).permutation(rows)[:most]
     drawn = drawn[np.argsort(training_data.tokens.lengths[drawn], kind="stable")][:count]
@@ -393,7 +393,7 @@ def _batches(
         yield batch, training_data.teacher.signals(batch)
 
 
-def _rows(job: Job, held_out: bool = False) -> np.ndarray:
+def _trained_rows(job: Job, held_out: bool = False) -> np.ndarray:
     """Return the rows of the corpus that training reads, or those that validation reads."""
     if job.examples is not None:
         return np.unique(job.examples.rows[job.examples.holdout if held_out else job.examples.train])

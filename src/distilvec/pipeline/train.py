@@ -84,7 +84,7 @@ def finished_training(job: Job) -> Training | None:
         from distilvec.evaluation.pairs import PairJudgement
 
         judgement = TypeAdapter(PairJudgement).validate_python(content["pairs"])
-    return _training(job, [read_progress(stage) for stage in content["stages"]], judgement)
+    return _read_training(job, [read_progress(stage) for stage in content["stages"]], judgement)
 
 
 def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> Training:
@@ -149,10 +149,10 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
             content["pairs"] = asdict(judgement)
         path = job.files.training_result
         write_json(path, content, sealed=True)
-    return _training(job, finished, judgement)
+    return _read_training(job, finished, judgement)
 
 
-def _training(job: Job, stages: Sequence[Progress], judgement: PairJudgement | None) -> Training:
+def _read_training(job: Job, stages: Sequence[Progress], judgement: PairJudgement | None) -> Training:
     shipped = shipped_numbers([stage.folder.metrics for stage in job.stages], stages[-1].best_step)
     return Training(tuple(stages), shipped, judgement)
 

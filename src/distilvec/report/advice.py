@@ -45,14 +45,14 @@ def fits_the_index(report: Report) -> str:
     judgement = _judgement(report)
     if judgement is None or judgement.origin != "index":
         return ""
-    if _training(report).brought_nothing and judgement.compatibility != "yes":
+    if _training_record(report).brought_nothing and judgement.compatibility != "yes":
         return ""
     return index_advice(judgement, fitted=bool(_training(report).fitted))
 
 
 def reason(report: Report) -> Reason | Literal["brought nothing"] | None:
     """Return what the advice follows from first, of a training that brought nothing or a student of an index."""
-    if _training(report).brought_nothing:
+    if _training_record(report).brought_nothing:
         return "brought nothing"
     judgement = _judgement(report)
     if judgement is None or judgement.origin != "index":
@@ -62,7 +62,7 @@ def reason(report: Report) -> Reason | Literal["brought nothing"] | None:
 
 def what_was_dropped(report: Report) -> str:
     """The student before training ships, or a stage was left out."""
-    return _training(report).shipped or ""
+    return _training_record(report).shipped or ""
 
 
 def training_lowers(report: Report) -> str:
@@ -76,12 +76,12 @@ def training_lowers(report: Report) -> str:
         lost = f"the average fell from {number(average(untrained), 1)} to {number(average(student), 1)}"
     elif judgement is not None and judgement.start is not None and judgement.gain is not None:
         gain = judgement.gain.among or judgement.gain.alone
-        before, after = _first(judgement.start), _first(judgement.student)
+        before, after = _first_share(judgement.start), _first_share(judgement.student)
         if gain is not None and gain.high < 0 and before is not None and after is not None:
             lost = f"overlap@10 fell from {before.mean:.2f} to {after.mean:.2f}"
     if not lost:
         return ""
-    rate = _training(report).learning_rate
+    rate = _training_record(report).learning_rate
     lower = f"train.learning_rate={rate / 3:.1g} instead of {rate:g}" if rate else "a lower train.learning_rate"
     return f"Training made the student worse: {lost}. Most often the rate is too high: try {lower}."
 
@@ -236,10 +236,10 @@ def overfits(report: Report) -> str:
     judgement = _judgement(report)
     if judgement is None or judgement.trained is None or not _every_text_was_seen(report):
         return ""
-    seen, new = _first(judgement.trained), _first(judgement.student)
+    seen, new = _first_share(judgement.trained), _first_share(judgement.student)
     if seen is None or new is None or seen.low <= new.high:
         return ""
-    before = None if judgement.start is None else _first(judgement.start)
+    before = None if judgement.start is None else _first_share(judgement.start)
     if before is not None and new.mean <= before.mean:
         return ""  # training changed nothing: a start is nearer to its texts where their tokens alone were kept
     return (
@@ -288,7 +288,7 @@ def smaller_vectors(report: Report) -> str:
 
 def smaller_weights(report: Report) -> str:
     """The student was not exported, has layers to export, and training brought it something."""
-    if _training(report).brought_nothing:
+    if _training_record(report).brought_nothing:
         return ""
     if report.exports or report.record is None or report.record.student is None or not report.record.student.layers:
         return ""
@@ -310,7 +310,7 @@ def _judgement(report: Report) -> Judgement | None:
     return report.overlap
 
 
-def _training(report: Report) -> TrainingRecord:
+def _training_record(report: Report) -> TrainingRecord:
     if report.record is None or report.record.training is None:
         return TrainingRecord()
     return report.record.training
@@ -327,17 +327,17 @@ def _kept_in_search(report: Report) -> tuple[float | None, float | None]:
     return verdict.retrieval, verdict.asymmetric_retrieval
 
 
-def _first(shares: Overlap) -> OverlapShare | None:
+def _first_share(shares: Overlap) -> OverlapShare | None:
     """The share that is named first: among the teacher's vectors, else alone."""
     return shares.among or shares.alone
 
 
 def _starts_at_random(report: Report) -> bool:
     """Whether a new linear layer into the teacher's space started at random."""
-    return _training(report).linear_layer == "random"
+    return _training_record(report).linear_layer == "random"
 
 
 def _every_text_was_seen(report: Report) -> bool:
-    texts = _training(report).texts
+    texts = _training_record(report).texts
     rows = None if report.record is None or report.record.data is None else report.record.data.train_rows
     return bool(texts and rows and texts >= rows)

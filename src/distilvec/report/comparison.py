@@ -213,26 +213,26 @@ def leaderboard(comparison: Comparison) -> Table:
 
     A score is bold if its lead over every other run is outside the interval, a cost if it is the best.
     """
-    return _table("leaderboard", "Runs, best average first", _columns(comparison))
+    return _leaderboard_table("leaderboard", "Runs, best average first", _board_columns(comparison))
 
 
-def overview(comparison: Comparison) -> list[Table]:
+def comparison_tables(comparison: Comparison) -> list[Table]:
     """Return the leaderboard in tables that fit a page: scores, the scores by task if there are many, and costs."""
-    columns = _columns(comparison)
+    columns = _board_columns(comparison)
     many = len(comparison.tasks) > MOST_TASKS
     runs = [column for column in columns if column.title == "Run" and column.kind == "name"]
     tasks = [column for column in columns if column.kind == "task"]
     costs = [column for column in columns if column.kind == "cost"]
     scores = [column for column in columns if column.kind != "cost" and not (many and column.kind == "task")]
-    tables = [_table("leaderboard", "Runs, best average first", scores)]
+    tables = [_leaderboard_table("leaderboard", "Runs, best average first", scores)]
     if many:
-        tables.append(_table("task-table", "Scores by task", [*runs, *tasks]))
+        tables.append(_leaderboard_table("task-table", "Scores by task", [*runs, *tasks]))
     if costs:
-        tables.append(_table("cost-table", "Size, speed and training", [*runs, *costs]))
+        tables.append(_leaderboard_table("cost-table", "Size, speed and training", [*runs, *costs]))
     return tables
 
 
-def _table(name: str, caption: str, columns: Sequence[BoardColumn]) -> Table:
+def _leaderboard_table(name: str, caption: str, columns: Sequence[BoardColumn]) -> Table:
     """Return a table of columns, those of names first."""
     header = [column.title for column in columns]
     body = list(zip(*(column.cells for column in columns), strict=True))
@@ -241,7 +241,7 @@ def _table(name: str, caption: str, columns: Sequence[BoardColumn]) -> Table:
     return Table(name, caption, header, body, foot, words=names)
 
 
-def _columns(comparison: Comparison) -> list[BoardColumn]:
+def _board_columns(comparison: Comparison) -> list[BoardColumn]:
     """Return the columns of the leaderboard: what a row is, and every number that some run has."""
     body = _cells(comparison, comparison.rows, is_ranked=True)
     foot = _cells(comparison, comparison.baselines, is_ranked=False)
@@ -356,7 +356,7 @@ def render_comparison(comparison: Comparison, draw: Draw) -> str:
     size = "megabytes" if all(row.megabytes for row in rows) else "parameters"
     axes = (size, "milliseconds")
     sections = {
-        "runs": make_section("Leaderboard", *overview(comparison)),
+        "runs": make_section("Leaderboard", *comparison_tables(comparison)),
         "figures": make_section("Figures", *(retention_figure(comparison, key) for key in axes)),
         "differences": make_section("Differences", differences_table(comparison)),
         "notes": make_section("Notes", Block("list", comparison.notes)),
@@ -372,7 +372,7 @@ def render_comparison(comparison: Comparison, draw: Draw) -> str:
 
 def comparison_text(comparison: Comparison) -> str:
     """Return leaderboard, differences, verdict and notes for a terminal."""
-    lines = ["\n\n".join(to_text(table) for table in overview(comparison))]
+    lines = ["\n\n".join(to_text(table) for table in comparison_tables(comparison))]
     differences = differences_table(comparison)
     if differences.rows:
         lines += ["", differences.caption, to_text(differences)]
@@ -385,7 +385,7 @@ def comparison_text(comparison: Comparison) -> str:
 
 def comparison_html(comparison: Comparison) -> str:
     """Return the parts of `comparison_text` as HTML."""
-    tables = [*overview(comparison), differences_table(comparison)]
+    tables = [*comparison_tables(comparison), differences_table(comparison)]
     verdict = comparison.verdict
     sentences = [verdict, *comparison.notes] if verdict else comparison.notes
     return "\n".join([*(to_html(table) for table in tables if table.rows), html_list(sentences)])

@@ -11,7 +11,7 @@ from pathlib import Path
 from distilvec.evaluation.overlap import DOUBTFUL, FITS
 from distilvec.report.exports import export_note, export_table
 from distilvec.report.record import RunRecord
-from distilvec.report.section import Block, Figure, Section, make_section
+from distilvec.report.section import Block, Figure, PageSection, make_section
 from distilvec.report.sections import (
     compression,
     experts,
@@ -31,19 +31,19 @@ from distilvec.report.tables import number, templates
 from distilvec.report.values import Marks, Report, Verdict
 
 
-def problems_section(report: Report) -> Section | None:
+def problems_section(report: Report) -> PageSection | None:
     """Return the failed measurements by task and model, and the warnings of the training by step."""
     failures = [f"{failure.task} ({failure.column or 'all'}): {failure.message}" for failure in report.failures]
     warnings = [f"{line['warning']} (step {line['step']:,})" for line in report.warnings]
     return make_section("Problems", Block("list", failures), Block("list", warnings))
 
 
-def exports_section(report: Report) -> Section | None:
+def exports_section(report: Report) -> PageSection | None:
     """Return the table of `distilvec export`, for a run whose student was exported."""
     return make_section("Exported files", export_table(report.exports), export_note(report.exports))
 
 
-SECTIONS: dict[str, Callable[[Report], Section | None]] = {  # by their ids, in the order of the page
+SECTIONS: dict[str, Callable[[Report], PageSection | None]] = {  # by their ids, in the order of the page
     "problems": problems_section,
     "overlap": overlap.section,
     "scores": scores.section,
@@ -195,7 +195,7 @@ def render(
     title: str,
     origin: Sequence[str],
     verdict: Verdict,
-    sections: Mapping[str, Section | None],
+    sections: Mapping[str, PageSection | None],
     draw: Draw,
     groups: Sequence[Sequence[Tile]] = (),
 ) -> str:

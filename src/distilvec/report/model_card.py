@@ -18,7 +18,7 @@ from distilvec.core.info import UNLIMITED
 from distilvec.report.exports import export_note, export_table
 from distilvec.report.record import DataRecord, RunRecord, StudentRecord, TeacherRecord
 from distilvec.report.scores import left_out_text, score_table, task_table
-from distilvec.report.tables import Table, json_text, make_table, to_markdown
+from distilvec.report.tables import Table, make_table, to_markdown, value_text
 from distilvec.report.values import ExportedForm
 from distilvec.report.verdicts import compatibility_note
 
@@ -52,7 +52,7 @@ def _template() -> Template:
     """Compile the card's template, once per process."""
     environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters.update(cell=markdown_cell, md=markdown, code=code_span, block=code_block, quoted=quoted)
-    environment.filters.update(count=_count, json=json_text, table=to_markdown)
+    environment.filters.update(count=_count_text, json=value_text, table=to_markdown)
     return environment.from_string(Path(__file__).with_name("card.md.jinja").read_text(encoding="utf-8"))
 
 
@@ -130,7 +130,7 @@ def teachers_table(teachers: Sequence[TeacherRecord]) -> Table | None:
     return make_table("teachers", "Teachers", rows, columns)
 
 
-def _count(number: int) -> str:
+def _count_text(number: int) -> str:
     """12345678 as 12.3M, with the exact number below a thousand."""
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 Scores = Mapping[str, Sequence[Score]]  # by model
 
 
-def in_order(by_model: Mapping[str, T]) -> dict[str, T]:
+def models_in_order(by_model: Mapping[str, T]) -> dict[str, T]:
     """Return a mapping by model in the usual order of models, others last; empty values are left out."""
     names = dict.fromkeys([*SCORE_COLUMNS, *by_model])
     return {name: by_model[name] for name in names if by_model.get(name)}
@@ -106,7 +106,7 @@ def score_table(
     even empty ones, columns with a change (`ScoreColumn.has_change`) get a column beside them with the change against
     the teacher in points, its stars and its interval.
     """
-    scores = in_order(scores)
+    scores = models_in_order(scores)
     compared: Sequence[str] = ()
     if intervals is not None and "teacher" in scores:
         compared = [name for name, column in SCORE_COLUMNS.items() if column.has_change and name in scores]
@@ -118,15 +118,15 @@ def score_table(
     body = []
     for (task, metric), by_model in rows_of.items():
         values = {model: by_model[model].value if model in by_model else None for model in scores}
-        notes = {model: _bounds(row.interval) for model, row in by_model.items() if row.interval is not None}
+        notes = {model: _interval_bounds(row.interval) for model, row in by_model.items() if row.interval is not None}
         interval_name = task if any(row.is_main for row in by_model.values()) else None
-        body.append(_row(task, metric, values, compared, intervals or {}, interval_name, notes=notes))
+        body.append(_score_row(task, metric, values, compared, intervals or {}, interval_name, notes=notes))
 
     foot = []
     for mean in average_rows(scores):
-        foot.append(_row(mean.label, "", mean.values, compared, intervals or {}, mean.name))
+        foot.append(_score_row(mean.label, "", mean.values, compared, intervals or {}, mean.name))
         if "teacher" in scores:
-            foot.append(_row(_share_label(mean), "", mean.shares, compared, {}, None, digits=1))
+            foot.append(_score_row(_share_label(mean), "", mean.shares, compared, {}, None, digits=1))
 
     header = ["Task", "Metric"]
     for model in scores:
@@ -136,7 +136,7 @@ def score_table(
     return Table("score-table", "Scores, times 100", header, body, foot, words=2)
 
 
-def _row(
+def _score_row(
     label: str,
     metric: str,
     values: Mapping[str, float | None],
@@ -280,9 +280,9 @@ def marked_change(change: float | None, bounds: tuple[float, float] | None, star
     kind = "same"
     if stars:
         kind = "gain" if change > 0 else "loss"
-    return Cell(number(change, sign=True) + stars, change, _bounds(bounds, sign=True), kind)
+    return Cell(number(change, sign=True) + stars, change, _interval_bounds(bounds, sign=True), kind)
 
 
-def _bounds(bounds: tuple[float, float], sign: bool = False) -> str:
+def _interval_bounds(bounds: tuple[float, float], sign: bool = False) -> str:
     low, high = (number(bound, sign=sign) for bound in bounds)
     return f"[{low}, {high}]"

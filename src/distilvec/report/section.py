@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distilvec.report.tables import Table, json_text
+from distilvec.report.tables import Table, value_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -40,14 +40,14 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A section of the page."""
 
     title: str
     blocks: Sequence[Block]
 
 
-def make_section(title: str, *parts: Block | Table | Figure | str | None) -> Section | None:
+def make_section(title: str, *parts: Block | Table | Figure | str | None) -> PageSection | None:
     """Return a section of the parts that have content (text is a paragraph), None without any."""
     blocks: list[Block] = []
     for part in parts:
@@ -66,7 +66,7 @@ def make_section(title: str, *parts: Block | Table | Figure | str | None) -> Sec
                 blocks.append(Block("figures", [part]))
         elif part is not None and part.content:
             blocks.append(part)
-    return Section(title, blocks) if blocks else None
+    return PageSection(title, blocks) if blocks else None
 
 
 def folded(summary: str, *parts: Block | Table | Figure | None) -> Block:
@@ -97,4 +97,4 @@ def _value_text(value: Any) -> str:
         return ", ".join(f"{key}: {_value_text(part)}" for key, part in value.items() if part not in EMPTY)
     if type(value) is float:
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return json_text(value)
+    return value_text(value)

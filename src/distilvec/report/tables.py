@@ -82,7 +82,7 @@ def words(*texts: Any) -> list[Cell]:
     return [Cell(ABSENT if text is None or text == "" else one_line(text)) for text in texts]
 
 
-def json_text(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return a JSON value for readers: a text as it is, thousands of a whole number set off."""
     if type(value) is int:
         return f"{value:,}"

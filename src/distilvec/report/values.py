@@ -17,7 +17,7 @@ from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.agreement import TaskRankings
 from distilvec.evaluation.compression import CompressionScore
-from distilvec.evaluation.diagnostics import Experts, LabelledScores
+from distilvec.evaluation.diagnostics import ExpertsReport, LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.margin import Margin
 from distilvec.evaluation.mistakes import Mistakes
@@ -276,7 +276,7 @@ class Report:
     compression: Compression | None = None
     margin: Margin | None = None
     speed: Speed | None = None
-    experts: Experts | None = None
+    experts: ExpertsReport | None = None
     vocabulary: VocabularyChange | None = None
     texts: TextDistances | None = None
     verdict: Verdict | None = None

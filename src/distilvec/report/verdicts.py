@@ -549,11 +549,11 @@ def classifier_sentence(student: Accuracy, teacher: Accuracy, parameters: int, t
         result += f", F1 {student.f1:.2f}"
     share = f"{100 * teacher.value:.1f}%"
     if teacher_parameters is not None:
-        share += f" with {_millions(teacher_parameters)}"
-    return f"{result}, with {_millions(parameters)} parameters; the teacher has {share}."
+        share += f" with {_millions_text(teacher_parameters)}"
+    return f"{result}, with {_millions_text(parameters)} parameters; the teacher has {share}."
 
 
-def _millions(count: int) -> str:
+def _millions_text(count: int) -> str:
     return f"{count / 1e6:.1f}M" if count >= 100_000 else f"{count:,}"
 
 

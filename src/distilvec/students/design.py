@@ -346,7 +346,8 @@ def _static_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Spl
         return replace(smallest, tokens=min(count, tokens.number))
     needed = count_parts(shape, smallest).total
     raise DistilvecError(
-        f"found {parameters:,} parameters; the smallest student of {shape.name} has {needed:,}: {describe(smallest)}.",
+        f"found {parameters:,} parameters; the smallest student of {shape.name} has {needed:,}: "
+        f"{describe_split(smallest)}.",
         f"Give at least {_millions(math.ceil(needed / 10_000) * 10_000)}, or a smaller model with --student.",
     )
 
@@ -364,7 +365,7 @@ def _static_notes(
     if not is_asked:
         smallest = smallest_split(shape, tokens)
         least = _millions(math.ceil(count_parts(shape, smallest).total / 10_000) * 10_000)
-        notes.append(f"A student with a layer needs at least {least} parameters: {describe(smallest)}.")
+        notes.append(f"A student with a layer needs at least {least} parameters: {describe_split(smallest)}.")
     if shape.no_trimming:
         notes.append(f"The vocabulary stays whole: {shape.no_trimming}")
     if split.tokens != tokens.number:
@@ -462,7 +463,7 @@ def smallest_split(shape: ModelShape, tokens: TokensUsed) -> Split:
     return Split(layers, fewest_neurons(shape), tokens.least, rank)
 
 
-def describe(split: Split) -> str:
+def describe_split(split: Split) -> str:
     """Return a split in words: "2 layers, 768 neurons, 24,000 tokens, rank 96"."""
     if split.is_static:
         return f"static, {split.tokens:,} tokens by {split.rank}"

@@ -109,7 +109,7 @@ class Agreement:
         return sentences[self.reason]
 
 
-def compare(
+def compare_vectors(
     embedded: Array,
     stored: Array,
     candidates: Array,

@@ -183,7 +183,7 @@ def log_similarity(section: TeacherSection, normalized: bool) -> None:
     )
 
 
-class Teacher(Embedder, Protocol):
+class TeacherEmbedder(Embedder, Protocol):
     """An embedder that a run can learn from. To add a kind:
 
     1. Write a class with these methods in a new file of this folder; the three of OpenTeacher are examples.
@@ -206,7 +206,7 @@ class Teacher(Embedder, Protocol):
         """Append the vectors of the corpus's rows that the cache lacks, as `cache.signals` has them, step by step."""
         ...
 
-    def __enter__(self) -> Teacher:
+    def __enter__(self) -> TeacherEmbedder:
         """The teacher itself."""
         ...
 

@@ -23,7 +23,7 @@ from distilvec.core.vectors import evenly_spread, first_dims
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
 from distilvec.data.corpus_files import as_keys, clean_text
 from distilvec.data.origins import COLUMN, document_key, names_documents, origin_numbers
-from distilvec.teachers.agreement import SAME, compare
+from distilvec.teachers.agreement import SAME, compare_vectors
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.fill import (
     Batches,
@@ -461,7 +461,7 @@ class Maker:
             problem = f"{name} has {self.embedder.dim} dimensions, the table {self.dim}."
             raise DistilvecError(problem, "Name the model that made the table.", key=".made_by")
         embedded = self._as_stored(self.embedder.embed_prompted(prompted))
-        agreement = compare(embedded, stored, stored)
+        agreement = compare_vectors(embedded, stored, stored)
         if agreement.cosine < SAME:
             raise DistilvecError(
                 f"{name} has not made the table: its vectors of {len(prompted)} stored texts have a mean cosine of "

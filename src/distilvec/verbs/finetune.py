@@ -17,7 +17,7 @@ from distilvec.cli.options import (
     check_outputs,
     names_by_key,
     option,
-    recipe_keys,
+    option_keys,
 )
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError, about, set_by
@@ -78,7 +78,7 @@ def finetune(
     if about_adapters and not lora:
         raise DistilvecError("is for adapters, and --no-lora trains none.", "Leave it out.", key=about_adapters[0])
     train: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    recipes.check_stated_once(recipe_keys(finetune), {**adapters, **train, "task": task, "kind": kind}, changes)
+    recipes.check_stated_once(option_keys(finetune), {**adapters, **train, "task": task, "kind": kind}, changes)
     adapted = changes.get("student.lora", lora)
     if adapted:
         require_extra("finetune", "--lora")

@@ -8,7 +8,7 @@ from distilvec.evaluation.compression import CompressionScore
 from distilvec.evaluation.tasks import OF_AN_INDEX
 from distilvec.report.figures import LineLook, LinePoint, lines_figure
 from distilvec.report.scores import left_out_text
-from distilvec.report.section import Section, make_section
+from distilvec.report.section import PageSection, make_section
 from distilvec.report.tables import number_cell, pivot
 from distilvec.report.values import Report
 
@@ -20,7 +20,7 @@ NOTE = (
 )
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> PageSection | None:
     """Return the figure of the mean over tasks, with a table of the mean and of each task."""
     if report.compression is None or not report.compression.rows:
         return None

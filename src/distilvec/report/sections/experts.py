@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from distilvec.evaluation.diagnostics import Experts, GateShares
+from distilvec.evaluation.diagnostics import ExpertsReport, GateShares
 from distilvec.report.figures import DotPoint, LinePoint, dots_figure, lines_figure
-from distilvec.report.section import Figure, Section, make_section
+from distilvec.report.section import Figure, PageSection, make_section
 from distilvec.report.sections.training import metric_values
 from distilvec.report.tables import make_table
 from distilvec.report.values import MetricsLine, Report
@@ -15,7 +15,7 @@ from distilvec.report.values import MetricsLine, Report
 GATE, FACET = "train/gate_", "train/facet_"
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> PageSection | None:
     """Return the figures of a student with experts."""
     names = expert_names(report)
     training = lines_figure("experts_training", "Gates over training", routing_points(report.history, names))
@@ -60,7 +60,7 @@ def routing_points(history: Sequence[MetricsLine], names: Sequence[str]) -> list
     return points
 
 
-def gates_figure(experts: Experts, names: Sequence[str]) -> Figure | None:
+def gates_figure(experts: ExpertsReport, names: Sequence[str]) -> Figure | None:
     """Return the mean gates by task and by length in tokens."""
     if not experts.groups:
         return None

@@ -8,7 +8,7 @@ from distilvec.evaluation.margin import Margin, MarginFit, MarginPoint
 from distilvec.evaluation.tasks import OF_AN_INDEX
 from distilvec.report.figures import LevelLine, LineLook, LinePoint, lines_figure
 from distilvec.report.scores import left_out_text
-from distilvec.report.section import Figure, Section, make_section
+from distilvec.report.section import Figure, PageSection, make_section
 from distilvec.report.tables import make_table, number, number_cell, pivot
 from distilvec.report.values import Report
 
@@ -26,21 +26,21 @@ FITS = {
 ENOUGH_CHECKPOINTS = 8
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> PageSection | None:
     """Return the margin of the mean score, its figure, and the fits by task."""
     margin = report.margin
     if margin is None:
         return None
     fit = margin.fits.get(AVERAGE)
     averaged = [task for task in margin.fits if task != AVERAGE and task not in OF_AN_INDEX]
-    sentences = [] if fit is None else [*_sentences(fit, margin), left_out_text(averaged, report.scores)]
+    sentences = [] if fit is None else [*_margin_sentences(fit, margin), left_out_text(averaged, report.scores)]
     text = " ".join(sentences).rstrip()
     rows = [{"name": name, "fit": of_task} for name, of_task in margin.fits.items()]
     table = make_table("margin-table", "Score against distance to the teacher; the slope is in points", rows, FITS)
     return make_section("Robustness margin", text, _figure(margin.points, fit), table)
 
 
-def _sentences(fit: MarginFit, margin: Margin) -> list[str]:
+def _margin_sentences(fit: MarginFit, margin: Margin) -> list[str]:
     """Say the margin, the line's crossing with its interval, and what weakens the fit."""
     sentences = []
     if fit.margin is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distilvec.report.section import Section, folded, make_section, notes
+from distilvec.report.section import PageSection, folded, make_section, notes
 from distilvec.report.tables import make_table
 from distilvec.report.values import Report
 
@@ -19,7 +19,7 @@ CLASSES = {
 TEXTS = {"Text": "text", "Class": "name", "Taken for": "taken_for", "probability, %": ("probability", 1, 100)}
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> PageSection | None:
     """Return the student's mistakes on a labelled task of classes."""
     mistakes = report.mistakes
     if mistakes is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distilvec.core.similarity import NEIGHBOR_COUNT
 from distilvec.evaluation.overlap import Judgement, Overlap, OverlapShare
-from distilvec.report.section import Section, make_section, notes
+from distilvec.report.section import PageSection, make_section, notes
 from distilvec.report.tables import Cell, Table, number_cell, words
 from distilvec.report.values import Report
 from distilvec.report.verdicts import compatibility_note, wider_text
@@ -27,7 +27,7 @@ COLUMNS = (
 TRAINED = " Trained texts: texts of the training as queries; where it is much higher, texts lack."
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> PageSection | None:
     """Return the shares with their intervals, and what they mean for a search among the teacher's vectors."""
     judgement = report.overlap
     if judgement is None:
@@ -37,12 +37,12 @@ def section(report: Report) -> Section | None:
         "overlap@10",
         "" if note is None else f"{note.title}. {note.text}",
         overlap_table(judgement),
-        notes(describe(judgement)),
+        notes(judgement_note(judgement)),
         source_table(judgement),
     )
 
 
-def describe(judgement: Judgement) -> str:
+def judgement_note(judgement: Judgement) -> str:
     """Return how the shares were measured."""
     text = INDEX if judgement.origin == "index" else TEACHER
     sentences = text.format(
@@ -66,7 +66,7 @@ def overlap_table(judgement: Judgement) -> Table:
         "student, trained texts": judgement.trained,
     }
     measured = {name: shares for name, shares in rows.items() if shares is not None}
-    return _table("overlap-table", "overlap@10 of the models", "Model", judgement, measured)
+    return _overlap_table("overlap-table", "overlap@10 of the models", "Model", judgement, measured)
 
 
 def source_table(judgement: Judgement) -> Table | None:
@@ -74,10 +74,10 @@ def source_table(judgement: Judgement) -> Table | None:
     if not judgement.sources:
         return None
     rows = {f"{source.name} ({source.queries:,} queries)": source.shares for source in judgement.sources}
-    return _table("overlap-sources", "The student by source", "Source", judgement, rows)
+    return _overlap_table("overlap-sources", "The student by source", "Source", judgement, rows)
 
 
-def _table(name: str, caption: str, title: str, judgement: Judgement, rows: dict[str, Overlap]) -> Table:
+def _overlap_table(name: str, caption: str, title: str, judgement: Judgement, rows: dict[str, Overlap]) -> Table:
     columns = {}
     if judgement.student.among is not None:
         where = "in the index" if judgement.origin == "index" else "among the teacher's vectors"

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from distilvec.evaluation.agreement import RankedQueries, RankedQuery
-from distilvec.report.scores import in_order
-from distilvec.report.section import Block, Section, make_section
+from distilvec.report.scores import models_in_order
+from distilvec.report.section import Block, PageSection, make_section
 from distilvec.report.tables import Cell, Table, make_table, number_cell, words
 from distilvec.report.values import Report
 
@@ -23,14 +23,14 @@ FEW = "Listed are {shown:,} of {count:,} queries of {task}: those that lose most
 CHANGES = {"lost": "loss", "gained": "gain", "same": "same"}
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> PageSection | None:
     """Return the agreement by task and model, and every query with the rankings of all models."""
     rows = []
     notes = []
     queries = {}
     most = max(1, LISTED // max(1, len(report.agreement)))
     for task, rankings in report.agreement.items():
-        for model, agreement in in_order(rankings.models).items():
+        for model, agreement in models_in_order(rankings.models).items():
             rows.append({"task": task, "model": model, "agreement": agreement})
         if rankings.queries is not None:
             # Those that lose most, with the texts of their documents alone
@@ -51,7 +51,7 @@ def section(report: Report) -> Section | None:
 def query_table(queries: Mapping[str, RankedQueries]) -> Table:
     """Return one row per query: task, result, nDCG@10 by model, the student's change and its overlap@10."""
     ranked = _worst_first(queries)
-    models = list(in_order(dict.fromkeys((model for _, row in ranked for model in row.scores), True)))
+    models = list(models_in_order(dict.fromkeys((model for _, row in ranked for model in row.scores), True)))
     rows = []
     for task, row in ranked:
         result = "same"
@@ -79,7 +79,7 @@ def document_ids(queries: Mapping[str, RankedQueries]) -> dict[str, Any]:
         if row.found is None:
             rows.append(None)
         else:
-            rows.append({"task": task, "found": in_order(row.found), "relevant": row.relevant or []})
+            rows.append({"task": task, "found": models_in_order(row.found), "relevant": row.relevant or []})
     return {"documents": {task: of_task.documents for task, of_task in queries.items()}, "rows": rows}
 
 

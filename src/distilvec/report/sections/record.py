@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from distilvec.report.json_values import to_json
 from distilvec.report.record import DataRecord, MethodRecord, RunRecord, StudentRecord
-from distilvec.report.section import Block, Section, folded, make_section, pairs
+from distilvec.report.section import Block, PageSection, folded, make_section, pairs
 from distilvec.report.tables import make_table
 from distilvec.report.values import REPORT_FORMAT, Report
 
@@ -15,7 +15,7 @@ SOURCES = {"Source": "name", "Role": "role", "Language": "language", "texts": ("
 _NULL = re.compile(r" *\w+: null")
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> PageSection | None:
     """Return names and values of the record, group by group, the recipe and the method's citation."""
     record = report.record or RunRecord()
     data = record.data or DataRecord()

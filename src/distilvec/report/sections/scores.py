@@ -17,8 +17,16 @@ from distilvec.evaluation.aggregate import (
 )
 from distilvec.evaluation.evaluator import Score
 from distilvec.report.figures import DotPoint, dots_figure
-from distilvec.report.scores import Scores, complete_averages, in_order, score_remarks, score_table, shared, task_table
-from distilvec.report.section import Block, Figure, Section, folded, make_section, notes
+from distilvec.report.scores import (
+    Scores,
+    complete_averages,
+    models_in_order,
+    score_remarks,
+    score_table,
+    shared,
+    task_table,
+)
+from distilvec.report.section import Block, Figure, PageSection, folded, make_section, notes
 from distilvec.report.tables import make_table, number_cell, pivot
 from distilvec.report.values import Changes, Report
 
@@ -39,9 +47,9 @@ class Retained:
     high: float | None = None
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> PageSection | None:
     """Return a labelled task's metrics, the table of scores, their figure, and every metric."""
-    scores = in_order(report.scores)
+    scores = models_in_order(report.scores)
     entries = []
     for model, column in scores.items():
         for score in column:
@@ -58,7 +66,7 @@ def section(report: Report) -> Section | None:
         task_table(supervised),
         score_table(scores, report.intervals),
         # a single task is in the table, and is its own average
-        retention_figure(retained(scores, report.intervals), "teacher" in scores) if len(tasks) > 1 else None,
+        shares_figure(retained(scores, report.intervals), "teacher" in scores) if len(tasks) > 1 else None,
         notes(
             TESTED if scores and any(report.intervals.values()) else "",
             *(column.note for name, column in SCORE_COLUMNS.items() if name in scores),
@@ -83,13 +91,13 @@ def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]
             continue
         if teacher is None:
             has_averages = bool(complete_averages(scores)[model])
-            for task, value in _with_averages(column).items():
+            for task, value in _rows_with_averages(column).items():
                 if has_averages or task not in AVERAGES:
                     rows.append(Retained(model, task, value))
             continue
         of_model, of_teacher = shared(column, teacher)
         has_all = len(without_index_tasks(of_teacher)) == len(without_index_tasks(teacher))
-        wholes = _with_averages(of_teacher)
+        wholes = _rows_with_averages(of_teacher)
         for task, value in retention(of_model, of_teacher).items():
             if task in AVERAGES and not has_all:  # an average over fewer tasks would be compared with the others
                 continue
@@ -102,14 +110,14 @@ def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]
     return rows
 
 
-def _with_averages(column: Sequence[Score]) -> dict[str, float]:
+def _rows_with_averages(column: Sequence[Score]) -> dict[str, float]:
     """Return scores by task, then the averages by their names; tasks of an index itself count in none."""
     values = {score.task: score.value for score in column}
     means = averages(without_index_tasks(column))
     return values | {name: means[key] for name, key in AVERAGES.items() if key in means}
 
 
-def retention_figure(rows: Sequence[Retained], teacher: bool) -> Figure:
+def shares_figure(rows: Sequence[Retained], teacher: bool) -> Figure:
     """Return the shares by task, the averages last; the untrained student is in the data only."""
     unit, title, level = "score (x 100)", "Scores by task", None
     if teacher:

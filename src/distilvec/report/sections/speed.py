@@ -8,7 +8,7 @@ from operator import itemgetter
 from distilvec.evaluation.memory import ModelSize
 from distilvec.evaluation.speed import Speed, SpeedRow
 from distilvec.report.figures import LevelLine, LineLook, LinePoint, lines_figure
-from distilvec.report.section import Block, Section, make_section, pairs
+from distilvec.report.section import Block, PageSection, make_section, pairs
 from distilvec.report.tables import Table, make_table, to_text
 from distilvec.report.values import Report
 
@@ -30,11 +30,11 @@ RATIOS = {
 }  # fmt: skip
 
 
-def tables(speed: Speed) -> tuple[Table, Table, Table]:
+def speed_tables(speed: Speed) -> tuple[Table, Table, Table]:
     """Return sizes of the models, ratios to the reference (geometric means over batch sizes), and every timing."""
     models = []
     for name, size in speed.models.items():
-        queries, documents = (largest_batch(size, speed.rows, name, role) for role in ("query", "document"))
+        queries, documents = (largest_batch_text(size, speed.rows, name, role) for role in ("query", "document"))
         models.append({"name": name, "size": size, "queries": queries, "documents": documents})
     ratios = []
     for model, by_backend in speed.ratios.items():
@@ -48,7 +48,7 @@ def tables(speed: Speed) -> tuple[Table, Table, Table]:
     )
 
 
-def largest_batch(size: ModelSize, rows: Sequence[SpeedRow], name: str, role: str) -> str | None:
+def largest_batch_text(size: ModelSize, rows: Sequence[SpeedRow], name: str, role: str) -> str | None:
     """Return the largest batch within 100 ms in words: "8 or more" if no larger one was tried.
 
     It is that of the first backend, as the sizes are.
@@ -63,11 +63,11 @@ def largest_batch(size: ModelSize, rows: Sequence[SpeedRow], name: str, role: st
 
 def speed_text(speed: Speed) -> str:
     """Return the tables for a terminal, and the notes; without empty tables: one model has no ratios."""
-    parts = [f"\n{table.caption}\n{to_text(table)}" for table in tables(speed) if table.rows]
+    parts = [f"\n{table.caption}\n{to_text(table)}" for table in speed_tables(speed) if table.rows]
     return "\n".join([*parts, *(f"note: {note}" for note in speed.notes)])
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> PageSection | None:
     """Return latency by batch size and by length, size and memory, and the machine."""
     speed = report.speed
     if speed is None:
@@ -87,7 +87,7 @@ def section(report: Report) -> Section | None:
         x_titles[panel] = x_title
         for size, row in sorted(zip(sizes, rows, strict=True), key=itemgetter(0)):
             points.append(LinePoint(panel, f"{row.model}, {row.backend}", size, row.mean_ms, row.std_ms))
-    models, ratios, timings = tables(speed)
+    models, ratios, timings = speed_tables(speed)
     look = LineLook(y="milliseconds per batch", log="xy", level=THRESHOLD)
     return make_section(
         "Speed and size",

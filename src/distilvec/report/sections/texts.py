@@ -7,7 +7,7 @@ from typing import Any
 
 from distilvec.evaluation.text_distances import TextDistances
 from distilvec.report.figures import DotPoint, dots_figure
-from distilvec.report.section import Figure, Section, make_section, notes
+from distilvec.report.section import Figure, PageSection, make_section, notes
 from distilvec.report.tables import make_table, number
 from distilvec.report.values import Report
 
@@ -36,7 +36,7 @@ class GroupDistance:
     trained: float | None = None
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> PageSection | None:
     """Return the distances by source and length, and the table of texts, those with the greatest distance first."""
     texts = report.texts
     if texts is None:
@@ -52,8 +52,8 @@ def distance_figure(texts: TextDistances) -> Figure:
     """Return the mean distance by source and by length in tokens of the student, of new texts and of trained ones."""
     trained: dict[tuple[str, str | int], float] = {}
     if texts.trained is not None:
-        trained = {(group.panel, group.key): group.distance for group in _groups(texts.trained)}
-    rows = [replace(group, trained=trained.get((group.panel, group.key))) for group in _groups(texts)]
+        trained = {(group.panel, group.key): group.distance for group in _distance_groups(texts.trained)}
+    rows = [replace(group, trained=trained.get((group.panel, group.key))) for group in _distance_groups(texts)]
     points = [DotPoint(row.panel, f"{row.name} ({row.texts:,})", "new texts", row.distance) for row in rows]
     for row in rows:
         if row.trained is not None:
@@ -63,7 +63,7 @@ def distance_figure(texts: TextDistances) -> Figure:
     return dots_figure("texts", "Distance by source and length", points, "mean distance", data)
 
 
-def _groups(texts: TextDistances) -> list[GroupDistance]:
+def _distance_groups(texts: TextDistances) -> list[GroupDistance]:
     groups = []
     for source in texts.by_source if len(texts.by_source) > 1 else []:
         groups.append(GroupDistance("by source", source.name, source.name, source.texts, source.distance, source.std))

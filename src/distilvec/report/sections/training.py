@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distilvec.report.figures import LineLook, LinePoint, TopAxis, lines_figure
 from distilvec.report.record import RunRecord, TrainingRecord
-from distilvec.report.section import Section, folded, make_section, notes, pairs
+from distilvec.report.section import PageSection, folded, make_section, notes, pairs
 from distilvec.report.tables import Table, make_table
 from distilvec.report.values import MetricsLine, Report
 from distilvec.train.metrics import watched_metric
@@ -19,7 +19,7 @@ STAGES = {
 TOKENS = "DynamicCKA: {:.1f} teacher tokens per student token (mean of the last fifth)."
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> PageSection | None:
     """Return the curves, the stages, the settings and every evaluation."""
     record = report.record or RunRecord()
     training = record.training or TrainingRecord()

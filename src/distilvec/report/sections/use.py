@@ -13,7 +13,7 @@ from distilvec.core.escape import quoted
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.report.model_card import loading_call, shorter_reading
-from distilvec.report.section import Block, Section, make_section
+from distilvec.report.section import Block, PageSection, make_section
 from distilvec.report.tables import lookup
 from distilvec.report.values import Report
 
@@ -45,7 +45,7 @@ TEACHER_SETTINGS = (
 )  # fmt: skip
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> PageSection | None:
     """Return snippets for a run that has a student."""
     record = report.record
     if record is None or record.student is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from distilvec.report.figures import DotPoint, dots_figure
-from distilvec.report.section import Figure, Section, make_section
+from distilvec.report.section import Figure, PageSection, make_section
 from distilvec.report.tables import Table, lookup, make_table, number
 from distilvec.report.values import Report, VocabularyChange
 
@@ -34,18 +34,18 @@ MEASURES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def section(report: Report) -> Section | None:
+def section(report: Report) -> PageSection | None:
     """Return the figure and the tables of a student whose tokenizer is not its teacher's."""
     vocabulary = report.vocabulary
     if vocabulary is None or not vocabulary.languages:
         return None
-    figure, tables_shown = vocabulary_figure(vocabulary), tables(vocabulary)
+    figure, tables_shown = vocabulary_figure(vocabulary), tokenizer_tables(vocabulary)
     if figure is not None:  # its data is the table by language
         tables_shown = tables_shown[-1:]
     return make_section("Vocabulary", note(vocabulary), figure, *tables_shown)
 
 
-def tables(vocabulary: VocabularyChange) -> list[Table]:
+def tokenizer_tables(vocabulary: VocabularyChange) -> list[Table]:
     """Return the table by language, if there are texts, and the table of vocabularies and parameters."""
     names = vocabulary.names
     sides = [
@@ -109,4 +109,4 @@ def vocabulary_figure(vocabulary: VocabularyChange) -> Figure | None:
         if name in most:
             for side in SIDES:
                 points.append(DotPoint("", name, vocabulary.names[side], lookup(language, f"{side}.{key}")))
-    return dots_figure("vocabulary", "Tokens by language", points, label, tables(vocabulary)[0])
+    return dots_figure("vocabulary", "Tokens by language", points, label, tokenizer_tables(vocabulary)[0])

@@ -18,7 +18,7 @@ from distilvec.pipeline.caches import (
     token_source,
 )
 from distilvec.pipeline.job import Job, Teacher
-from distilvec.pipeline.prepare import align, tokenize_for
+from distilvec.pipeline.prepare import align_tokens, tokenize_for
 from distilvec.pipeline.student import student_tokenizer
 from distilvec.teachers.cache.fill import Compute, compute_tokens, compute_vectors, count_missing, fill_steps
 from distilvec.teachers.cache.parts import Share, fill_share, is_part, merge, part_folders
@@ -57,7 +57,7 @@ def fill_one_share(job: Job, teacher: Teacher, share: Share) -> TeacherCache:
         compute: Compute = partial(compute_vectors, cache.manifest, corpus, model)
         if reads_tokens(teacher):
             tokenizer = student_tokenizer(job)
-            alignment = None if tokenizer is None else align(job, tokenizer, model)
+            alignment = None if tokenizer is None else align_tokens(job, tokenizer, model)
             source = token_source(job, teacher, model, tokenize_for(job, teacher, model), alignment)
             compute = partial(compute_tokens, cache.manifest, corpus, source)
         pull_cache(job.recipe, share.folder(cache.folder))

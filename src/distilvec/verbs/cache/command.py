@@ -18,8 +18,8 @@ from distilvec.cli.options import (
     check_outputs,
     check_recipe_paths,
     combined,
+    files_of_recipes,
     option,
-    recipe_files,
 )
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
@@ -82,7 +82,7 @@ def cache_fill(
         require_extra("ray", "--ray")
     runs = _load_runs(recipe, variant, overrides)
 
-    from distilvec.pipeline.prepare import fill_cache
+    from distilvec.pipeline.prepare import fill_whole_cache
     from distilvec.teachers.cache.parts import Share
     from distilvec.teachers.ray_workers import RayOptions
     from distilvec.verbs.cache.cluster import fill_on_ray, fill_one_share
@@ -94,7 +94,7 @@ def cache_fill(
         elif ray is not None:
             print(fill_on_ray(job, teacher, RayOptions(ray, workers, gpus_per_worker)).folder)
         else:
-            print(fill_cache(job, teacher).folder)
+            print(fill_whole_cache(job, teacher).folder)
 
 
 @cache_app.command("merge", epilog=example("cache merge", "talas --variant local"))
@@ -137,7 +137,7 @@ def cache_inspect(folder: CacheFolder) -> None:
     from distilvec.cli.terminal import show_table
     from distilvec.teachers.cache.store import TeacherCache
 
-    show_table(["", str(folder)], _flat(TeacherCache.open(folder).inspect()))
+    show_table(["", str(folder)], _flat_rows(TeacherCache.open(folder).inspect()))
 
 
 @cache_app.command("export", epilog=example("cache export", "talas --variant local --out vectors.parquet"))
@@ -154,15 +154,15 @@ def cache_export(
     from distilvec.config.builtin import recipe_file
 
     loaded = _load_single_run(recipe, variant, overrides)
-    check_outputs([("--out", out)], [recipe_file(recipe), *recipe_files([loaded])])
+    check_outputs([("--out", out)], [recipe_file(recipe), *files_of_recipes([loaded])])
 
-    from distilvec.pipeline.prepare import cached_teachers, fill_cache
+    from distilvec.pipeline.prepare import cached_teachers, fill_whole_cache
     from distilvec.pipeline.resolve import resolve
     from distilvec.teachers.cache.parquet import export_parquet
 
     job = resolve(loaded, Path())
     teacher = cached_teachers(job)[0]
-    export_parquet(fill_cache(job, teacher), teacher.corpus, out)
+    export_parquet(fill_whole_cache(job, teacher), teacher.corpus, out)
     print(out)
 
 
@@ -227,8 +227,8 @@ def _load_single_run(name: str, variant: list[str] | None, overrides: list[str] 
     return runs.first.recipe
 
 
-def _flat(tree: Mapping[str, object], prefix: str = "") -> list[list[str]]:
+def _flat_rows(tree: Mapping[str, object], prefix: str = "") -> list[list[str]]:
     rows: list[list[str]] = []
     for key, value in tree.items():
-        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [[prefix + key, str(value)]]
+        rows += _flat_rows(value, f"{prefix}{key}.") if isinstance(value, dict) else [[prefix + key, str(value)]]
     return rows

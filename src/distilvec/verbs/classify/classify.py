@@ -26,11 +26,11 @@ from distilvec.evaluation.mistakes import Mistakes
 from distilvec.models.load import model_name as short_name
 from distilvec.pipeline.claim import changed_inputs, own_folder
 from distilvec.pipeline.finished_run import FinishedRun
-from distilvec.pipeline.inputs import Model, model_name
+from distilvec.pipeline.inputs import Model, saved_model_name
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.judgement import student_embedder
 from distilvec.pipeline.overview import SampleTeacher, measure_stage, seconds_a_text
-from distilvec.pipeline.prepare import tokenize
+from distilvec.pipeline.prepare import tokenize_corpus
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.student import untrained_student
@@ -257,12 +257,12 @@ def classify(
     check_arguments(overrides or {}, **arguments, seed=seed)
     cut = check_cut(size, layers)
     if student is not None:
-        cut["model"] = model_name(student, cache_root(), "student")
+        cut["model"] = saved_model_name(student, cache_root(), "student")
     columns = [text] if isinstance(text, str) else list(text or ())
     label_columns = [label] if isinstance(label, str) else list(label or ())
     data, split = read_and_split(file, columns, label_columns, test, test_size, seed)
     folder = Path(output_dir) if output_dir is not None else Path("runs") / data.name
-    name = model_name(DEFAULT_TEACHER if teacher is None else teacher, cache_root(), "teacher")
+    name = saved_model_name(DEFAULT_TEACHER if teacher is None else teacher, cache_root(), "teacher")
     files = RunFolder(folder)
     labels = describe_labels(data, split, files.labels)
     knows_labels = has_learned(Path(name), labels, split.classes)
@@ -275,7 +275,7 @@ def classify(
     inputs = existing_paths(path for path in (file, test, name, cut.get("model")) if isinstance(path, (str, Path)))
     own_folder(files, restart, inputs | changed_inputs(overrides or {}))
     write_split(split_files(split, data.several), files)
-    log(_line(data, split))
+    log(_plan_line(data, split))
     for note in split.notes:
         log(f"note: {note}")
 
@@ -333,7 +333,7 @@ def shown_name(model: str) -> str:
     return short_name(model)
 
 
-def _line(data: LabelledTexts, split: SplitRows) -> str:
+def _plan_line(data: LabelledTexts, split: SplitRows) -> str:
     """What is trained and tested on, in one line."""
     texts = " and ".join(data.columns.texts)
     classes = f"{len(split.classes):,} labels ({data.columns.label}) of {texts}, at least {split.fewest:,} rows each"
@@ -372,7 +372,7 @@ def plan_classifier(
         # On the labels alone: a step takes as long, and a teacher that has not learned them has no answers yet
         distilling = distilling.model_copy(update={"teacher": learning.teacher, "method": learning.method})
         student_job = resolve(distilling, files.path)
-        return _lines(data, split, teacher_job, student_job, knows_labels, folder)
+        return _plan_lines(data, split, teacher_job, student_job, knows_labels, folder)
 
 
 def check_size(recipe: Recipe, cut: Mapping[str, Any], folder: Path) -> None:
@@ -381,7 +381,7 @@ def check_size(recipe: Recipe, cut: Mapping[str, Any], folder: Path) -> None:
     resolve(recipe.model_copy(update={"student": student}), folder)
 
 
-def _lines(
+def _plan_lines(
     data: LabelledTexts, split: SplitRows, teacher_job: Job, student_job: Job, knows_labels: bool, folder: Path
 ) -> Lines:
     teacher_model = untrained_student(teacher_job, fitted=False)
@@ -395,31 +395,31 @@ def _lines(
     lines += [["  note", note] for note in split.notes]
 
     tests_of_teacher = 1  # beside the student
-    lines.append(["teacher", f"{teacher_job.teacher.info.name}, {_size(teacher_job, teacher_model)}"])
+    lines.append(["teacher", f"{teacher_job.teacher.info.name}, {_model_size(teacher_job, teacher_model)}"])
     if knows_labels:
         lines.append(["  training", "none: it has learned these labels"])
     else:
         tests_of_teacher = 2  # after its own training as well
-        lines.append(["  training", _training(teacher_job, teacher_model)])
+        lines.append(["  training", _training_line(teacher_job, teacher_model)])
     texts = len(student_job.corpus)
     lines.append(["  its answers", f"{texts:,} texts: about {duration(texts * teacher_seconds)}"])
 
-    lines.append(["student", _size(student_job, student_model)])
+    lines.append(["student", _model_size(student_job, student_model)])
     lines += [["  note", note] for note in student_job.student.notes]
-    lines.append(["  training", _training(student_job, student_model)])
+    lines.append(["  training", _training_line(student_job, student_model)])
     test_seconds = len(split.test) * (tests_of_teacher * teacher_seconds + student_seconds)
     lines.append(["test of both", f"about {duration(test_seconds)}"])
     lines.append(["run folder", str(folder)])
     return lines
 
 
-def _size(job: Job, model: SentenceTransformer) -> str:
+def _model_size(job: Job, model: SentenceTransformer) -> str:
     layers = "layer" if job.student.layers == 1 else "layers"
     return f"{parameter_counts(model)['total'] / 1e6:.1f} M parameters, {job.student.layers} {layers}"
 
 
-def _training(job: Job, student: SentenceTransformer) -> str:
-    tokens = tokenize(job, job.corpus, student)
+def _training_line(job: Job, student: SentenceTransformer) -> str:
+    tokens = tokenize_corpus(job, job.corpus, student)
     teachers = [SampleTeacher(job, job.teacher, None)]
     costs = [measure_stage(job, stage, student, tokens, None, teachers) for stage in job.stages]
     return "; ".join(cost.line for cost in costs)

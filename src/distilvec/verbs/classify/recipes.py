@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from distilvec.cli.options import recipe_keys
+from distilvec.cli.options import option_keys
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
@@ -162,4 +162,4 @@ def check_arguments(
         if key.split(".")[0] in ("task", "corpus", "method", "name", "stages", "sweep", "more_teachers"):
             raise DistilvecError("is decided by classify.", "Change it in a recipe: distilvec run task.", key=key)
     values = {"teacher": teacher, "student": student, "size": size, "layers": layers, "epochs": epochs}
-    recipes.check_stated_once(recipe_keys(command), {**values, "seed": seed or None}, overrides)
+    recipes.check_stated_once(option_keys(command), {**values, "seed": seed or None}, overrides)

@@ -105,7 +105,7 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
         train, validation, left_out = _without_test_texts(train, validation, test_rows, origins, notes)
     else:
         single = _labels_of_one_text(train, origins)
-        train, test_rows = _draw(train, origins, TEST_SIZE if test_size is None else test_size, seed, 2)
+        train, test_rows = _draw_split(train, origins, TEST_SIZE if test_size is None else test_size, seed, 2)
         if single:
             notes.append(f"trained on and not tested, with one text each: {some_of(single)}")
     if not test_rows:
@@ -114,9 +114,9 @@ def split_rows(data: LabelledTexts, test: LabelledTexts | None, test_size: float
         problem = "no rows are left for the training: all of their texts are in the test or validation rows."
         raise DistilvecError(problem, "Give training rows with other texts.")
     if not validation:
-        train, validation = _draw(train, origins, VALIDATION_SHARE, seed, LEAST_FOR_VALIDATION)
+        train, validation = _draw_split(train, origins, VALIDATION_SHARE, seed, LEAST_FOR_VALIDATION)
     split = SplitRows(train, validation, test_rows, notes)
-    _check(split, left_out)
+    _check_split(split, left_out)
     return split
 
 
@@ -165,8 +165,8 @@ def refuse_learned_rows(teacher: Path, split: SplitRows) -> None:
         if path.is_file():
             with about("teacher"):
                 rows = read_labelled(path, (), ["label"]).rows
-            learned.update(_text_key(row) for row in rows)
-    tested = sum(_text_key(row) in learned for row in split.test)
+            learned.update(_key_of_texts(row) for row in rows)
+    tested = sum(_key_of_texts(row) in learned for row in split.test)
     if tested:
         raise DistilvecError(
             f"{teacher} has learned {tested:,} of the {len(split.test):,} test rows, so that they test nothing.",
@@ -298,7 +298,7 @@ def _without_texts(
     return kept, left_out
 
 
-def _draw(
+def _draw_split(
     rows: Sequence[LabelledText], origins: _Origins, share: float, seed: int, fewest: int
 ) -> tuple[list[LabelledText], list[LabelledText]]:
     """Draw a share of every label's origins, at least one where there are `fewest`; the other rows come first."""
@@ -307,7 +307,7 @@ def _draw(
     return [rows[number] for number in others], [rows[number] for number in drawn]
 
 
-def _check(split: SplitRows, left_out: Sequence[LabelledText]) -> None:
+def _check_split(split: SplitRows, left_out: Sequence[LabelledText]) -> None:
     """DistilvecError for rows of the same labels, and for labels that are to be tested and were not trained on.
 
     `left_out`: training rows whose texts are in the test, which may have been a label's only ones.
@@ -328,7 +328,7 @@ def _check(split: SplitRows, left_out: Sequence[LabelledText]) -> None:
             raise DistilvecError(problem, fix)
 
 
-def _text_key(row: LabelledText) -> tuple[str, ...]:
+def _key_of_texts(row: LabelledText) -> tuple[str, ...]:
     """What rows of one text, or pair, share; case and white space do not count, as in a corpus."""
     return tuple(loose_text(text) for text in row.texts)
 
@@ -336,7 +336,7 @@ def _text_key(row: LabelledText) -> tuple[str, ...]:
 def _contradictory_texts(rows: Sequence[LabelledText]) -> list[str]:
     """The texts whose rows have different labels; of a pair its first text."""
     contradictory = []
-    for group in grouped([_text_key(row) for row in rows]):
+    for group in grouped([_key_of_texts(row) for row in rows]):
         if len({rows[number].labels for number in group}) > 1:
             contradictory.append(rows[group[0]].texts[0])
     return contradictory

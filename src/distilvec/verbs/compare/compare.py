@@ -20,8 +20,8 @@ from distilvec.core.errors import DistilvecError, nearest
 from distilvec.evaluation.aggregate import (
     AVERAGE,
     retention,
-    task_weights,
     weighted_averages,
+    weights_of_averages,
     without_index_tasks,
 )
 from distilvec.evaluation.evaluator import Sample, Score
@@ -68,7 +68,7 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
     groups = _group(seed_runs)
     reference = _find_reference(reference, groups)
     tasks, notes = _shared_tasks(runs, column)
-    rows = {name: _row(name, group, column, tasks) for name, group in groups.items()}
+    rows = {name: _comparison_row(name, group, column, tasks) for name, group in groups.items()}
 
     differences: list[Difference] = []
     leads: dict[str, Lead] = {}
@@ -78,9 +78,9 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
         seeds = {seed_run.run.folder: seed_run.seed for seed_run in seed_runs}
         points: dict[str, PointsBySeed] = {}  # of every seed, by row
         for name, group in groups.items():
-            points[name] = {seeds[run.folder]: _with_averages(run, column, tasks) for run in group}
-        for task, weights in ({task: {task: 1.0} for task in tasks} | task_weights(types)).items():
-            differences += _differences(rows, reference, task, values, weights)
+            points[name] = {seeds[run.folder]: _values_with_averages(run, column, tasks) for run in group}
+        for task, weights in ({task: {task: 1.0} for task in tasks} | weights_of_averages(types)).items():
+            differences += _run_differences(rows, reference, task, values, weights)
             leads[task] = _lead(rows, task, values, weights, points)
         notes += _remarks(reference, values, list(rows), differences)
     for difference in differences:
@@ -174,12 +174,12 @@ def _shared_tasks(runs: Sequence[FinishedRun], column: str) -> tuple[list[str], 
     return tasks, notes
 
 
-def _row(name: str, group: Sequence[FinishedRun], column: str, tasks: Sequence[str]) -> Row:
+def _comparison_row(name: str, group: Sequence[FinishedRun], column: str, tasks: Sequence[str]) -> Row:
     """Return the means over the seeds of a run."""
     means: dict[str, float] = {}
     deviations: dict[str, float | None] = {}
     if tasks:
-        values = [_with_averages(run, column, tasks) for run in group]
+        values = [_values_with_averages(run, column, tasks) for run in group]
         for task in values[0]:
             means[task], deviations[task] = seed_summary([of_seed[task] for of_seed in values])
     first = group[0].record
@@ -197,13 +197,13 @@ def _row(name: str, group: Sequence[FinishedRun], column: str, tasks: Sequence[s
         retention=_retention(group, column, tasks),
         asymmetric=_retention(group, "asymmetric", tasks) if column == "student" else {},
         parameters=None if first.student is None else first.student.parameters,
-        megabytes=_mean(_megabytes(run) for run in group),
-        milliseconds=_mean(times[0] if times else None for times in queries),
-        texts_per_second=_mean(_texts_per_second(run, role) for run in group),
-        minutes=_mean(training.minutes for training in trainings),
-        texts=_mean(training.texts for training in trainings),
-        steps=_mean(training.steps for training in trainings),
-        distance=_mean(known_distances),
+        megabytes=_known_mean(_megabytes(run) for run in group),
+        milliseconds=_known_mean(times[0] if times else None for times in queries),
+        texts_per_second=_known_mean(_texts_per_second(run, role) for run in group),
+        minutes=_known_mean(training.minutes for training in trainings),
+        texts=_known_mean(training.texts for training in trainings),
+        steps=_known_mean(training.steps for training in trainings),
+        distance=_known_mean(known_distances),
         distance_std=seed_summary(known_distances)[1] if known_distances else None,
         folders=[str(run.folder) for run in group],
     )
@@ -239,7 +239,7 @@ def _baseline(name: str, group: Sequence[FinishedRun], column: str, tasks: Seque
     """Return a row with the means over the seeds of a model that the runs began with; None without its scores."""
     if not tasks or not all(_shared_scores(run, column, tasks) for run in group):
         return None
-    values = [_with_averages(run, column, tasks) for run in group]
+    values = [_values_with_averages(run, column, tasks) for run in group]
     means = {task: float(np.mean([of_seed[task] for of_seed in values])) for task in values[0]}
     first = group[0].record
     parameters = None if first.student is None else first.student.parameters
@@ -257,7 +257,7 @@ def _shared_scores(run: FinishedRun, column: str, tasks: Sequence[str]) -> list[
     return [scores[task] for task in tasks] if all(task in scores for task in tasks) else []
 
 
-def _with_averages(run: FinishedRun, column: str, tasks: Sequence[str]) -> dict[str, float]:
+def _values_with_averages(run: FinishedRun, column: str, tasks: Sequence[str]) -> dict[str, float]:
     """Return the values by task, and their averages."""
     scores = _shared_scores(run, column, tasks)
     values = {score.task: score.value for score in scores}
@@ -273,7 +273,7 @@ def _retention(group: Sequence[FinishedRun], column: str, tasks: Sequence[str]) 
     """Return the percent of each run's own teacher by task and average, a mean over seeds; {} unless all are scored."""
     shares = [retention(_shared_scores(run, column, tasks), _shared_scores(run, "teacher", tasks)) for run in group]
     names = [name for name in shares[0] if all(name in of_seed for of_seed in shares)]
-    return {name: _mean(of_seed[name] for of_seed in shares) for name in names}
+    return {name: _known_mean(of_seed[name] for of_seed in shares) for name in names}
 
 
 def _megabytes(run: FinishedRun) -> float | None:
@@ -293,7 +293,7 @@ def _timings(run: FinishedRun, role: str) -> list[SpeedRow]:
     return [row for row in rows if (row.model, row.backend, row.role) == ("student", "pytorch", role)]
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _known_mean(values: Iterable[float | None]) -> float | None:
     """Return the mean; None unless there are values and all are known."""
     numbers = []
     for value in values:
@@ -344,7 +344,7 @@ def _same_rows(
     return comparable
 
 
-def _differences(
+def _run_differences(
     rows: Mapping[str, Row], reference: str, task: str, values: Mapping[str, RowValues], weights: TaskWeights
 ) -> list[Difference]:
     """Return every row's difference from the reference on a task; low, high and p are None if it cannot be tested."""

@@ -52,7 +52,7 @@ from distilvec.pipeline.texts import load_tasks
 from distilvec.report.record import RunRecord
 from distilvec.teachers.open import open_teacher
 from distilvec.verbs.export.export import FORMS, export_model
-from distilvec.verbs.transplant.transplant import texts_by_language
+from distilvec.verbs.transplant.transplant import readers_by_language
 
 ABOUT = "demo.json"
 QUERIES, DOCUMENTS = 50, 2000
@@ -84,17 +84,17 @@ def write_demo(
         runtime: A folder with the JavaScript libraries; by default npm fetches them into the cache.
     """
     finished = FinishedRun.open(run, key="demo")
-    model = _model_folder(finished)
+    model = _demo_model_folder(finished)
     with about("--out", out):
         check_output_folder(out)
     if out.is_dir() and any(out.iterdir()) and not (out / ABOUT).is_file():
         raise DistilvecError(f"{out} exists and is no demo.", "Choose a new or empty folder.", key="--out")
     store = ArtifactStore(cache_root(finished.recipe))
     recipe = with_local_tables(finished.recipe, store.root)
-    demo_texts = _texts(recipe, store, documents, texts, queries)
+    demo_texts = _demo_texts(recipe, store, documents, texts, queries)
     libraries = find_runtime(store, runtime)
     weights = _int8(model)
-    scales, rows = quantized(*_embed(recipe, demo_texts))
+    scales, rows = quantized(*_embed_documents(recipe, demo_texts))
     target = real(out)
     remove_scratch(target.parent)
     folder = scratch(target)
@@ -111,13 +111,13 @@ def write_demo(
             write_json(folder / "documents.json", beginnings)
             write_json(folder / ABOUT, _about(demo_texts, finished.record, load_saved(model)))
             sizes = megabytes(folder)
-            _move_into(target, folder)
+            _move_parts(target, folder)
     finally:
         remove(folder)
     return sizes
 
 
-def _move_into(target: Path, folder: Path) -> None:
+def _move_parts(target: Path, folder: Path) -> None:
     """Move a demo's files into a folder; in that of an earlier demo they replace those of the same names alone.
 
     ABOUT comes last: a folder without it is refused as no demo's.
@@ -158,7 +158,7 @@ def quantized(vectors: Array, similarity: Similarity = "cosine") -> tuple[Array,
     return (1 / np.maximum(lengths, 1)).astype(np.float32), rows
 
 
-def _model_folder(run: FinishedRun) -> Path:
+def _demo_model_folder(run: FinishedRun) -> Path:
     """Return the folder of the run's model whose vectors are in the teacher's space."""
     model = run.student_folder if run.record.teacher_compatible else run.files.projected
     if not model.is_dir():
@@ -186,11 +186,13 @@ def _int8(model: Path) -> Path:
     return path
 
 
-def _texts(recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None, queries: Path | None) -> DemoTexts:
+def _demo_texts(
+    recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None, queries: Path | None
+) -> DemoTexts:
     """Read documents and prepared queries."""
-    stated_queries = _read(queries, None, "--queries") if queries else None
+    stated_queries = _read_texts_file(queries, None, "--queries") if queries else None
     if texts:
-        return DemoTexts(texts.name, "query", _read(texts, count, "--texts"), stated_queries or [])
+        return DemoTexts(texts.name, "query", _read_texts_file(texts, count, "--texts"), stated_queries or [])
     tasks = load_tasks(recipe.evaluation, store, recipe.teacher)
     task = next((candidate for candidate in tasks if isinstance(candidate, RetrievalTask)), None)
     if task is None:
@@ -204,7 +206,7 @@ def _texts(recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None,
     )
 
 
-def _embed(recipe: Recipe, texts: DemoTexts) -> tuple[Array, Similarity]:
+def _embed_documents(recipe: Recipe, texts: DemoTexts) -> tuple[Array, Similarity]:
     """Return the teacher's vectors of documents, then of queries, float32 [rows, dim], and its similarity."""
     with about("teacher"), open_teacher(recipe.teacher, recipe.train.device) as teacher:
         similarity = teacher.similarity
@@ -221,10 +223,10 @@ def _embed(recipe: Recipe, texts: DemoTexts) -> tuple[Array, Similarity]:
     return np.concatenate(vectors), similarity
 
 
-def _read(path: Path, limit: int | None, key: str) -> list[str]:
+def _read_texts_file(path: Path, limit: int | None, key: str) -> list[str]:
     """Read the distinct texts of a file."""
     with set_by({"corpus.sources": key}):
-        texts = chain.from_iterable(read() for read in texts_by_language([str(path)]).values())
+        texts = chain.from_iterable(read() for read in readers_by_language([str(path)]).values())
         distinct = list(islice(dict.fromkeys(texts), limit))
     if not distinct:
         raise DistilvecError(f"{path} has no texts.", "Give a file of texts.", key=key)

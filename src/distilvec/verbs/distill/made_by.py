@@ -10,7 +10,7 @@ from distilvec.config.schema import Role, SourceSection
 from distilvec.core.errors import DistilvecError, about, set_by
 from distilvec.core.log import log
 from distilvec.data.sources import read_source
-from distilvec.teachers.agreement import SAME, Agreement, compare
+from distilvec.teachers.agreement import SAME, Agreement, compare_vectors
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import open_maker, open_table
@@ -139,7 +139,7 @@ def compare_maker(
     agreements = {}
     for prompt in dict.fromkeys(tried):
         prompted = [prompt + text for text in texts]
-        agreements[prompt] = compare(model.embed_prompted(prompted), vectors, vectors, ids)
+        agreements[prompt] = compare_vectors(model.embed_prompted(prompted), vectors, vectors, ids)
     best = max(agreements, key=lambda prompt: agreements[prompt].cosine)
     return Candidate(name, agreements[best], best, dict(model.prompts), model.dim)
 

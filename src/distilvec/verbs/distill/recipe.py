@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.cli.options import names_by_key, recipe_keys
+from distilvec.cli.options import names_by_key, option_keys
 from distilvec.config.base import as_name, excerpt
 from distilvec.config.paths import resolve_key
 from distilvec.config.recipe import (
@@ -29,7 +29,7 @@ from distilvec.core.log import log
 from distilvec.core.model_name import ModelName
 from distilvec.formats.replace import read_record
 from distilvec.models.load import load_tokenizer, resolve_model
-from distilvec.pipeline.inputs import Model, Texts, model_name, teacher_keys
+from distilvec.pipeline.inputs import Model, Texts, saved_model_name, teacher_keys
 from distilvec.students.design import SMALL, WIDE, parse_size
 from distilvec.students.shape import read_shape, read_width
 from distilvec.teachers.indexes.stores import read_address, store_of
@@ -37,7 +37,7 @@ from distilvec.teachers.sources import check_kind, index_keys, source_kind
 from distilvec.verbs.distill.command import distill as command
 from distilvec.verbs.distill.texts import text_sources, with_column, with_pieces
 
-KEYS = recipe_keys(command)  # of the recipe, by the names of arguments
+KEYS = option_keys(command)  # of the recipe, by the names of arguments
 TEACHER = "teacher"  # student.model: the teacher's own backbone
 METHOD = "redact"
 QUARTER = "25%"  # of the teacher's parameters, without `size` and `layers`
@@ -170,15 +170,15 @@ def make_recipe(request: Request, root: Path) -> Recipe:
 
     Errors: DistilvecError with the name of the argument that is wrong.
     """
-    _check(request)
+    _check_request(request)
     check_stated_once(KEYS, vars(request), request.overrides)
     tree: dict[str, Any] = {
         "name": as_name(re.sub(r"[^\w.-]+", "-", request.folder.resolve().name), "distilled"),
-        "teacher": _teacher(request, root),
-        "student": _student(request, root),
-        "corpus": {"sources": _sources(request, root)},
+        "teacher": _teacher_section(request, root),
+        "student": _student_section(request, root),
+        "corpus": {"sources": _corpus_sources(request, root)},
         "method": {"name": METHOD},
-        "evaluation": _evaluation(request, root),
+        "evaluation": _evaluation_section(request, root),
     }
     for name in ("layers", "dims", "epochs", "minutes", "method", "pairs", "built_in_prompt"):
         value = getattr(request, name)
@@ -189,7 +189,7 @@ def make_recipe(request: Request, root: Path) -> Recipe:
     return recipe_from(tree, request.overrides, "distilvec distill")
 
 
-def _check(request: Request) -> None:
+def _check_request(request: Request) -> None:
     """Refuse a teacher of no known kind, and arguments that contradict each other."""
     with about("teacher"):
         check_kind(request.teacher)
@@ -230,7 +230,7 @@ def _check(request: Request) -> None:
         )
 
 
-def _teacher(request: Request, root: Path) -> dict[str, Any]:
+def _teacher_section(request: Request, root: Path) -> dict[str, Any]:
     """Return the recipe's teacher section."""
     if request.kind == "api":
         section = _api_teacher(request)
@@ -264,7 +264,7 @@ def _index_teacher(request: Request) -> dict[str, Any]:
 
 def index_section(request: Request) -> TeacherSection:
     """Return the validated section of a request's index, as it is in the recipe."""
-    return _stated_section(TeacherSection, "teacher", _teacher(request, Path()), request.overrides)
+    return _stated_section(TeacherSection, "teacher", _teacher_section(request, Path()), request.overrides)
 
 
 def stated_root(overrides: Mapping[str, Any]) -> Path | None:
@@ -307,16 +307,16 @@ def _api_teacher(request: Request) -> dict[str, Any]:
         return named_api(address, api_keys).model_dump(mode="json", exclude_unset=True)
 
 
-def _student(request: Request, root: Path) -> dict[str, Any]:
+def _student_section(request: Request, root: Path) -> dict[str, Any]:
     """Return the recipe's student section."""
     section: dict[str, Any] = {"model": TEACHER}
     if request.student is not None:
-        section["model"] = model_name(request.student, root, "student")
+        section["model"] = saved_model_name(request.student, root, "student")
     elif request.kind != "model":
         is_english = request.language in (None, "en")
         section["model"] = SMALL_MODEL if is_english else SMALL_MULTILINGUAL_MODEL
     elif _may_be_narrower(request):
-        teacher = model_name(cast(Model, request.teacher), root, "teacher")
+        teacher = saved_model_name(cast(Model, request.teacher), root, "teacher")
         revision = request.overrides.get("teacher.revision")
         trusted = bool(request.overrides.get("teacher.trust_remote_code"))
         narrower = narrower_model(ModelName(teacher, revision, trusted), cast(str, request.chosen_size))
@@ -385,7 +385,7 @@ def _is_our_student(student: Any) -> bool:
     return isinstance(student, (str, Path)) and read_record(Path(student)) is not None
 
 
-def _sources(request: Request, root: Path) -> list[dict[str, Any]]:
+def _corpus_sources(request: Request, root: Path) -> list[dict[str, Any]]:
     """Return the recipe's sources: documents, their pieces, queries."""
     sources: list[dict[str, Any]] = []
     if _is_query_side(request):
@@ -414,7 +414,7 @@ def _is_query_side(request: Request) -> bool:
     return request.kind == "table" and stated is not None
 
 
-def _evaluation(request: Request, root: Path) -> dict[str, Any]:
+def _evaluation_section(request: Request, root: Path) -> dict[str, Any]:
     """Return the recipe's evaluation section; overlap@10 of held-out texts is measured in every run."""
     section: dict[str, Any] = {}
     if request.kind == "table" and not _is_query_side(request):

@@ -15,7 +15,14 @@ from distilvec.core.errors import DistilvecError, set_by, user_error
 from distilvec.core.files import absolute_path
 from distilvec.data.sources import read_source
 from distilvec.pipeline.inputs import Texts, source_keys
-from distilvec.verbs.distill.words import BUILT_IN, STANDARD_INPUT, TextName, check_name, is_pattern, matching_files
+from distilvec.verbs.distill.words import (
+    BUILT_IN,
+    STANDARD_INPUT,
+    TextName,
+    check_texts_name,
+    is_pattern,
+    matching_files,
+)
 
 # Texts that a model reads only in part are trained on in pieces as well. Both numbers are characters: a token
 # has about four in English, so that a long text fills the 256 tokens that many small models read.
@@ -38,7 +45,7 @@ def text_sources(texts: Texts | Sequence[Path], root: Path, *, role: str, langua
     Errors are about `texts`, or `queries`.
     """
     sources: list[dict[str, Any]] = []
-    names = _names(texts)
+    names = _source_names(texts)
     argument = "queries" if role == "query" else "texts"
     with set_by({"texts": argument, "corpus.sources": argument}):
         for name in names:
@@ -83,7 +90,7 @@ def _has_column(source: dict[str, Any], column: str) -> bool:
     return next(_first_texts(section), None) is not None
 
 
-def _names(texts: Texts | Sequence[Path]) -> list[str]:
+def _source_names(texts: Texts | Sequence[Path]) -> list[str]:
     """Return the names of files, folders and data sets; empty for texts that are given as objects."""
     if isinstance(texts, (str, Path)):
         return [str(texts)]
@@ -112,7 +119,7 @@ def _named_source(name: str, root: Path) -> list[dict[str, Any]]:
         if not files:
             raise DistilvecError(f"no file matches {name}.", "Check the pattern, and put it in quotes.", key="texts")
         return [{"path": str(absolute_path(Path(file)))} for file in files]
-    check_name(name)
+    check_texts_name(name)
     return [{"dataset": name}]
 
 

@@ -45,10 +45,10 @@ def check_texts(names: Sequence[str], key: str = "texts") -> None:
     """Refuse paths that do not exist."""
     for name in names:
         if name != STANDARD_INPUT and "://" not in name and not is_pattern(name):
-            check_name(name, key)
+            check_texts_name(name, key)
 
 
-def check_name(name: str, key: str = "texts") -> None:
+def check_texts_name(name: str, key: str = "texts") -> None:
     """Refuse a name that is neither a path nor OWNER/NAME of a data set."""
     from distilvec.data.readers import READABLE
 

@@ -264,7 +264,7 @@ def export_model(
     with about("model", model):
         loaded = load_model(ModelName(model, trusted=trust_remote_code))
     task = parity_task(Path(model), suite)
-    forms = {to: _write(loaded, _single_text_head(Path(model)), to, place, task, force)}
+    forms = {to: _write_form(loaded, _single_text_head(Path(model)), to, place, task, force)}
     if out is None:
         _record(Path(model), forms)
     return Exported(place, forms)
@@ -298,7 +298,7 @@ def _first_retrieval_task(section: EvaluationSection, store: ArtifactStore) -> R
     return tasks[0] if tasks else None
 
 
-def _write(
+def _write_form(
     model: SentenceTransformer, head: TaskHead | None, to: str, place: Path, task: RetrievalTask, force: bool
 ) -> ExportedForm:
     """Make the form's files in a scratch folder, compare them with PyTorch, move them; return what was measured."""

@@ -14,8 +14,8 @@ from distilvec.cli.options import (
     check_outputs,
     check_recipe_paths,
     combined,
+    files_of_recipes,
     option,
-    recipe_files,
 )
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError
@@ -47,7 +47,7 @@ def plan(
         problem = f"`distilvec run` first trains {before.name}, from whose student this run begins."
         raise DistilvecError(problem, f"Plan that: --variant {loaded.after}.", key="after")
     check_recipe_paths(loaded)
-    read = recipe_files(member.recipe for member in runs.members)
+    read = files_of_recipes(member.recipe for member in runs.members)
     check_outputs([("--json", json_file)], [recipe_file(recipe), *read])
 
     check_methods(runs.members)

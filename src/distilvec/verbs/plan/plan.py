@@ -48,7 +48,7 @@ from distilvec.pipeline.overview import (
     missing_role,
     sample_rows,
 )
-from distilvec.pipeline.prepare import align, prepare_teacher, tokenize, tokenize_for
+from distilvec.pipeline.prepare import align_tokens, prepare_teacher, tokenize_corpus, tokenize_for
 from distilvec.pipeline.start import HELD_OUT, RIDGE_TEXTS, fitted_parts
 from distilvec.pipeline.student import untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
@@ -93,7 +93,7 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
     With a `fleet` the teachers' rows include disk, time and cost with its workers, also for 100 M and 1 B such texts.
     """
     student = untrained_student(job, fitted=False)
-    tokens = tokenize(job, job.corpus, student)
+    tokens = tokenize_corpus(job, job.corpus, student)
     teachers = [_plan_teacher(job, teacher, student, fleet, tokens) for teacher in job.teachers]
     sources_of_outputs = [teacher.source for teacher in teachers]
     alignment = next((teacher.alignment for teacher in teachers if teacher.alignment is not None), None)
@@ -168,7 +168,7 @@ def _student_lines(job: Job, student: SentenceTransformer) -> Lines:
     """Describe the student: its size, how it reads a text, and what its design notes."""
     pooling = "mean of token vectors" if is_static(student) else str(student[1].pooling_mode)
     length = shorter_reading(job.student_length, job.teacher.info.max_length) or f"{job.student_length:,} tokens"
-    lines = [["student", _size_text(job, student)]]
+    lines = [["student", _student_size(job, student)]]
     lines += _reading_lines(pooling, student.prompts, length)
     if layers := _layers_text(job, student):
         lines.append(["  after the pooling", layers])
@@ -206,7 +206,7 @@ def _layers_text(job: Job, student: SentenceTransformer) -> str:
     return f"{', '.join(names)} ({owner}, {parameters:,} parameters)"
 
 
-def _size_text(job: Job, student: SentenceTransformer) -> str:
+def _student_size(job: Job, student: SentenceTransformer) -> str:
     """Describe the student's parameters, a factorized table's rank and tokens, and the neurons of a layer."""
     section = job.recipe.student
     details = []
@@ -265,7 +265,7 @@ def _plan_teacher(
         alignment = None
         tokens = None
         if model is not None and job.required.tokens and job.required.tokens.alignment is not None:
-            alignment = align(job, text_tokenizer(student), model)
+            alignment = align_tokens(job, text_tokenizer(student), model)
         if model is not None and reads_tokens(teacher):
             tokens = tokenize_for(job, teacher, model)
         cost = cost_of_a_text(job, teacher, model, tokens, alignment)

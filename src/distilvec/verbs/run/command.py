@@ -23,8 +23,8 @@ from distilvec.cli.options import (
     check_outputs,
     check_recipe_paths,
     combined,
+    files_of_recipes,
     option,
-    recipe_files,
 )
 from distilvec.cli.output import write_result
 from distilvec.core.errors import Interrupted
@@ -63,7 +63,7 @@ def run(
     loaded = runs.first.recipe
     earlier = earlier_recipes(recipe_file(recipe), [member.recipe for member in runs.members], overrides or [])
     check_recipe_paths(next(iter(earlier.values()), loaded))
-    read = recipe_files([*earlier.values(), *(member.recipe for member in runs.members)])
+    read = files_of_recipes([*earlier.values(), *(member.recipe for member in runs.members)])
     check_outputs([("--json", json_file)], [recipe_file(recipe), *read])
     check_methods(runs.members)
     if processes > 1:

@@ -105,7 +105,7 @@ def _expand_sweep(
     chosen = _chosen_variant(known_variants, variant, origin)
     sweep = _take_sweep(tree, chosen, changes)
     changes = _without_sweep(changes)
-    section = _section(sweep, origin, changes)
+    section = _sweep_section(sweep, origin, changes)
     base_name = changes.pop("name", tree.pop("name", None))  # that the names of the runs begin with
     if base_name is None:
         base_name = stem
@@ -125,7 +125,7 @@ def _expand_sweep(
 
     members = []
     seeds: list[int | None] = [*(section.seeds or [])] or [None]
-    for (label, variant_name, point), seed in itertools.product(_groups(section, list(variants)), seeds):
+    for (label, variant_name, point), seed in itertools.product(_sweep_groups(section, list(variants)), seeds):
         name = label
         if seed is not None:
             name = f"{label},seed={seed}".lstrip(",")
@@ -357,7 +357,7 @@ def _entries(out: Path) -> list[dict[str, Any]]:
         return []
 
 
-def _section(tree: Any, origin: str, changes: Mapping[str, Any]) -> SweepSection:
+def _sweep_section(tree: Any, origin: str, changes: Mapping[str, Any]) -> SweepSection:
     """Validate the section; DistilvecError also for an override that the grid or the seeds would undo."""
     if tree is None:
         raise DistilvecError(f"{origin} has no sweep.", f"Add one ({_EXAMPLE}).", key="sweep")
@@ -378,7 +378,7 @@ def _section(tree: Any, origin: str, changes: Mapping[str, Any]) -> SweepSection
 # -- names -----------------------------------------------------------------------------------------------------------
 
 
-def _groups(section: SweepSection, variants: Sequence[str]) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
+def _sweep_groups(section: SweepSection, variants: Sequence[str]) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
     """Yield label, variant and values by key of all runs that differ by their seed only; labels differ without case."""
     short = [_UNSAFE.sub("-", name) for name in _short_names(list(section.grid))]
     taken = {DETAILS}  # the sweep's own folder, beside those of its runs

@@ -86,9 +86,9 @@ def transplant(
         from distilvec.students.design import parse_size
         from distilvec.verbs.transplant.transplant import (
             distance_line,
+            readers_by_language,
             rows_line,
             stated_languages,
-            texts_by_language,
             transplant_folder,
         )
 
@@ -104,7 +104,7 @@ def transplant(
                 raise DistilvecError(f"found '{budget}'; expected a number of parameters.", "Give it.", key="--budget")
         if section.tokenizer is not None and section.tokenizer.endswith(".model"):
             require_extra("sentencepiece", "--tokenizer")
-        sources = texts_by_language(texts or [], column, limit)
+        sources = readers_by_language(texts or [], column, limit)
         record = transplant_folder(
             teacher, section, sources, out, max_length, overwrite=overwrite, trust_remote_code=trust_remote_code,
             rank=rank, budget=parameters, languages=stated_languages(texts or []),

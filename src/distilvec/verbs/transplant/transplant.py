@@ -58,7 +58,7 @@ Every weight but the embedding table is that of the original; nothing was traine
 """
 
 
-def texts_by_language(
+def readers_by_language(
     sources: Sequence[str], columns: Sequence[str] | None = None, limit: int | None = None
 ) -> dict[str, Texts]:
     """Return readers of texts by language, from FILE or LANGUAGE=FILE; a file without language goes by its name."""
@@ -169,7 +169,7 @@ def transplant_folder(
         **({} if made.rank is None else {"rank": made.rank, "start_distance": made.distance}),
         "rows": made.rows.counts,
         "without_pieces": list(made.model.tokenizer.convert_ids_to_tokens(missing)),
-        "compared": _compare(model, made.model, read),
+        "compared": _compare_models(model, made.model, read),
         "distance": _distance(model, made.model, read),
     }
     del model  # writing needs memory for another table
@@ -179,7 +179,7 @@ def transplant_folder(
         draw_vocabulary(folder / PAGE, transplant_report(record, name, out))
 
     with about("--out"):
-        save_student(made.model, out, record, _card(name, record, languages), write_extra_files, _sample(read))
+        save_student(made.model, out, record, _card(name, record, languages), write_extra_files, _sample_texts(read))
     return record
 
 
@@ -233,7 +233,7 @@ def _distance(before: SentenceTransformer, after: SentenceTransformer, texts: Ma
     """
     if not texts:
         return None
-    sample = _sample(texts)
+    sample = _sample_texts(texts)
     old, new = (
         model.encode(sample, normalize_embeddings=True, convert_to_tensor=True, show_progress_bar=False)
         for model in (before, after)
@@ -241,7 +241,7 @@ def _distance(before: SentenceTransformer, after: SentenceTransformer, texts: Ma
     return round(float((old.float() - new.float()).norm(dim=-1).mean()), 6)
 
 
-def _sample(texts: Mapping[str, Texts]) -> list[str]:
+def _sample_texts(texts: Mapping[str, Texts]) -> list[str]:
     """Return the first texts of all languages, as many of each."""
     each = -(-MEASURED // max(1, len(texts)))
     return [text for read in texts.values() for text in islice(read(), each)][:MEASURED]
@@ -268,7 +268,7 @@ def _make(
     return Transplanted(changed, chosen, rows, rank)
 
 
-def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dict[str, Texts]) -> dict[str, Any]:
+def _compare_models(before: SentenceTransformer, after: SentenceTransformer, texts: dict[str, Texts]) -> dict[str, Any]:
     """Compare both tokenizers on the first texts of each language, and both models' parameters."""
     length = before.max_seq_length
     limit = length if length is not None and length < UNLIMITED else None  # T5 has no limit: relative positions
@@ -370,7 +370,7 @@ def within_budget(
     sample = spread_items(read, COMPARED)
     before = torch.as_tensor(model.encode(sample))
     best: Transplanted | None = None
-    for rank, size in _sizes(model, parameters, everything.figures["tokens"], everything.figures["least"]):
+    for rank, size in _model_sizes(model, parameters, everything.figures["tokens"], everything.figures["least"]):
         whole = size == everything.figures["tokens"]
         chosen = everything if whole else make(section.model_copy(update={"size": size}))
         changed, rows = transplant_tokens(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
@@ -391,7 +391,7 @@ def within_budget(
     return best
 
 
-def _sizes(model: SentenceTransformer, parameters: int, tokens: int, least: int) -> Iterator[tuple[int, int]]:
+def _model_sizes(model: SentenceTransformer, parameters: int, tokens: int, least: int) -> Iterator[tuple[int, int]]:
     """Yield ranks with the number of tokens that the parameters leave, the smallest rank first."""
     hidden = model[0].auto_model.config.hidden_size
     whole = [rank for rank in range(8, hidden, 8) if _fixed(model, rank) + rank * tokens <= parameters][-1:]

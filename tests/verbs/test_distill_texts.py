@@ -12,6 +12,7 @@ from refusals import refused
 
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import SourceSection, TeacherSection
+from distilvec.core.errors import about
 from distilvec.data.sources import read_source
 from distilvec.evaluation.suite import load_suite
 from distilvec.pipeline.inputs import teacher_keys
@@ -84,13 +85,13 @@ def test_data_sets_of_the_hub(name, tmp_path, monkeypatch):
 def test_missing_paths_are_refused_before_any_work(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
-    with refused("texts", name):
+    with refused("texts", name), about("texts"):
         check_texts([name])
 
 
 def test_a_missing_path_names_the_nearest_file(tmp_path):
     (tmp_path / "documents.txt").write_text("text")
-    with refused("texts", "documents.txt"):
+    with refused("texts", "documents.txt"), about("texts"):
         check_texts([str(tmp_path / "documnets.txt")])
 
 
@@ -241,9 +242,9 @@ def test_a_link_has_the_ending_and_its_target_has_none(tmp_path):
     table = tmp_path / "table.parquet"
     pq.write_table(pa.table({"text": ["one", "two"], "teacher_embedding_final": [[0.0, 1.0], [1.0, 0.0]]}), table)
     index = linked(tmp_path / "snapshot" / "index.parquet", table.read_bytes())
-    for keys in (index_keys(index, "teacher"), teacher_keys(index, "-", tmp_path)):
+    for keys in (index_keys(index), teacher_keys(index, "-", tmp_path)):
         assert open_table(TeacherSection.model_validate(keys)).dim == 2
-    assert index_keys(index, "teacher", texts=texts)["texts"] == str(texts)
+    assert index_keys(index, texts=texts)["texts"] == str(texts)
 
 
 def test_recipes_name_links(tmp_path):

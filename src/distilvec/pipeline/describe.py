@@ -36,35 +36,34 @@ STUDENT_FORMAT = 7
 
 
 def describe_teacher(
-    section: TeacherSection, key: str, device: str, store: ArtifactStore, loaded: LoadedModels | None = None
+    section: TeacherSection, device: str, store: ArtifactStore, loaded: LoadedModels | None = None
 ) -> TeacherDescription:
     """Describe the teacher of a recipe's section; its model is loaded unless a description is stored.
 
-    A model that had to be loaded stays in memory, as `loaded.teacher`.
+    A model that had to be loaded stays in memory, as `loaded.teacher`. Keys of errors are relative to the section.
     """
-    with about(key):
-        path = _teacher_file(section, store)
-        stored = None if path is None else read_stored(path, "description")
-        if stored is not None:
-            info = TeacherInfo(**_with_tuples(stored["info"]))
-            description = TeacherDescription(info, parse_manifest(stored["manifest"]), stored["parameters"])
-            return _with_notes(description)
+    path = _teacher_file(section, store)
+    stored = None if path is None else read_stored(path, "description")
+    if stored is not None:
+        info = TeacherInfo(**_with_tuples(stored["info"]))
+        description = TeacherDescription(info, parse_manifest(stored["manifest"]), stored["parameters"])
+        return _with_notes(description)
 
-        if loaded is None or section.local_model is None:
-            with open_teacher(section, device) as teacher:
-                description = describe_open(teacher)
-        else:
-            # In the precision that it is going to compute in (decide.py), so that it need not be loaded again
-            dtype = hardware_dtype(device) if is_open(section) else section.dtype
-            decided_section = section.model_copy(update={"dtype": dtype})
-            teacher = open_teacher(decided_section, device)
-            assert isinstance(teacher, ModelEmbedder)
-            loaded.teacher, loaded.section = teacher, decided_section
+    if loaded is None or section.local_model is None:
+        with open_teacher(section, device) as teacher:
             description = describe_open(teacher)
-        if path is not None and path == _teacher_file(section, store):
-            store_json(path, asdict(description))
-        elif path is not None and loaded is not None:  # its files have changed meanwhile: it may be of either
-            loaded.release_untaken()
+    else:
+        # In the precision that it is going to compute in (decide.py), so that it need not be loaded again
+        dtype = hardware_dtype(device) if is_open(section) else section.dtype
+        decided_section = section.model_copy(update={"dtype": dtype})
+        teacher = open_teacher(decided_section, device)
+        assert isinstance(teacher, ModelEmbedder)
+        loaded.teacher, loaded.section = teacher, decided_section
+        description = describe_open(teacher)
+    if path is not None and path == _teacher_file(section, store):
+        store_json(path, asdict(description))
+    elif path is not None and loaded is not None:  # its files have changed meanwhile: it may be of either
+        loaded.release_untaken()
     return _with_notes(description)
 
 

@@ -15,6 +15,7 @@ from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import absolute_path, acquire_lock, files_below, remove, scratch, sync, sync_folder
 from distilvec.core.hashing import checksum_once, combine, hash_files
 from distilvec.teachers.indexes.stores import is_index
+from distilvec.teachers.sources import index_keys
 
 
 class TextDataset(Protocol):
@@ -31,7 +32,8 @@ Model: TypeAlias = str | Path | SentenceTransformer
 def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path) -> dict[str, Any]:
     """Return the recipe's `teacher` section: a model, a table or index, or vectors [texts, dim] of a list of texts."""
     if isinstance(teacher, (str, Path)) and is_index(teacher):
-        return {"vectors": str(teacher) if "://" in str(teacher) else str(absolute_path(Path(teacher)))}
+        with about("teacher"):
+            return index_keys(teacher)
     if not isinstance(teacher, np.ndarray):
         return {"model": saved_model_name(teacher, root, "teacher")}
     import pyarrow as pa

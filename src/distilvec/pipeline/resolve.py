@@ -151,7 +151,8 @@ def _describe_parts(recipe: Recipe, folder: Path) -> _Parts:
     teachers = []
     for key, section in _teacher_sections(recipe).items():
         keep = None if recipe.more_teachers else loaded
-        description = describe_teacher(section, key, recipe.train.device, store, keep)
+        with about(key):
+            description = describe_teacher(section, recipe.train.device, store, keep)
         log_similarity(section, description.info.normalized)
         teachers.append(_DescribedTeacher(key, section, description))
     first = teachers[0].description
@@ -190,7 +191,8 @@ def _recorded_parts(recipe: Recipe, folder: Path, record: RunRecord) -> _Parts:
     teachers = []
     entries = [record.teacher, *record.more_teachers]
     for (key, section), entry in zip(_teacher_sections(recipe).items(), entries, strict=True):
-        description = _describe_recorded(recipe, key, section, entry, store)
+        with about(key):
+            description = _describe_recorded(recipe, section, entry, store)
         log_similarity(section, description.info.normalized)
         teachers.append(_DescribedTeacher(key, section, description))
     texts = _load_texts(recipe, teachers[0].description.info, store)
@@ -282,7 +284,7 @@ def _recorded_prompt(record: RunRecord) -> str | None:
 
 
 def _describe_recorded(
-    recipe: Recipe, key: str, section: TeacherSection, entry: TeacherRecord | None, store: ArtifactStore
+    recipe: Recipe, section: TeacherSection, entry: TeacherRecord | None, store: ArtifactStore
 ) -> TeacherDescription:
     """Describe a teacher of a finished run by its cache; by its model where it has none, or where the method needs the
     model's layers.
@@ -291,7 +293,7 @@ def _describe_recorded(
         cache = find_cache(recipe, store, entry.name, entry.fingerprint)
         if cache.manifest.tokens is None:
             return known_teacher(section, cache.manifest, entry)
-    return describe_teacher(section, key, recipe.train.device, store)
+    return describe_teacher(section, recipe.train.device, store)
 
 
 # -- the job -----------------------------------------------------------------------------------------------------------
@@ -363,7 +365,8 @@ def _find_requirements(parts: _Parts) -> _Requirements:
     other_task: DistilvecError | None = None  # a head of another task, which a method that reads no teacher ignores
     for teacher in parts.teachers:
         try:
-            head = _head(teacher.section, teacher.key, examples)
+            with about(teacher.key):
+                head = _head(teacher.section, examples)
         except DistilvecError as error:
             head, other_task = None, error
         heads.append(head)
@@ -446,7 +449,7 @@ def _head_info(recipe: Recipe) -> HeadInfo:
     return HeadInfo(section.dropout or 0.0, section.hidden)
 
 
-def _head(section: TeacherSection, key: str, examples: Examples | None) -> TaskHead | None:
+def _head(section: TeacherSection, examples: Examples | None) -> TaskHead | None:
     """Read the head of a teacher that `distilvec finetune` trained. DistilvecError if it is that of another task."""
     saved_head = load_head(Path(section.local_model)) if section.local_model and examples is not None else None
     if saved_head is None or examples is None:
@@ -458,7 +461,7 @@ def _head(section: TeacherSection, key: str, examples: Examples | None) -> TaskH
             f"task is {examples.info.kind} with classes {_class_names(examples.classes)}, texts per example: "
             f"{head.task.texts_per_example} and {examples.info.texts_per_example}.",
             "Fine-tune the teacher on the same task: distilvec finetune.",
-            key=f"{key}.model",
+            key=".model",
         )
     return head
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from distilvec.core.errors import DistilvecError, about
+from distilvec.core.errors import DistilvecError
 from distilvec.core.files import absolute_path
 from distilvec.core.model_name import MODEL_FILES
 from distilvec.teachers.indexes.stores import is_index, nothing_to_read, read_address
@@ -63,7 +63,6 @@ def source_name(source: object) -> str:
 
 def index_keys(
     index: str | Path,
-    key: str,
     *,
     columns: Mapping[str, str] | None = None,
     texts: str | Path | None = None,
@@ -73,15 +72,13 @@ def index_keys(
 ) -> dict[str, Any]:
     """Return the recipe's keys of a table or index; paths are absolute.
 
-    Errors: DistilvecError with `key` for an address of no known kind, with a password in it, or a path that does not
-    exist.
+    An address of no known kind, with a password in it, or a path that does not exist is refused.
     """
     name = str(index)
-    with about(key):
-        address = read_address(index)
+    address = read_address(index)
     if address.path is not None:
         if not address.path.exists():
-            raise DistilvecError(f"{name} does not exist.", "Check the path.", key=key)
+            raise DistilvecError(f"{name} does not exist.", "Check the path.")
         name = str(absolute_path(address.path))
     keys: dict[str, Any] = {"vectors": name}
     if columns:

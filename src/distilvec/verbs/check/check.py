@@ -140,7 +140,8 @@ def check(
 
     Errors: DistilvecError for a model or index that cannot be used, or a model of fewer dims than the index.
     """
-    keys = index_keys(index, "index", columns=columns, texts=texts, limit=limit, similarity=similarity, repeats=repeats)
+    with about("index"):
+        keys = index_keys(index, columns=columns, texts=texts, limit=limit, similarity=similarity, repeats=repeats)
     section = section_of(TeacherSection, "teacher", keys)
     suite = None if test is None else suite_of(Path(test), user_cache())
     if (queries is None) != (made_by is None):

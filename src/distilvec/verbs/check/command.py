@@ -19,6 +19,7 @@ from distilvec.cli.options import (
     read_columns,
 )
 from distilvec.cli.output import write_result
+from distilvec.core.errors import about
 
 
 def check(
@@ -106,7 +107,8 @@ def check(
     check_outputs([("--json", json_file)], inputs)
 
     column_names = read_columns(columns or [])
-    index_keys(index, "index")  # refuses a wrong address before models are loaded
+    with about("index"):
+        index_keys(index)  # refuses a wrong address before models are loaded
 
     from distilvec.cli.terminal import print_result, show_log, show_problems, show_scores
     from distilvec.verbs.check.check import check as check_model_with_index

@@ -158,8 +158,10 @@ def distill(
     check_input(test, "--test")
     check_input(pairs, "--pairs")
     check_teacher(teacher)
-    check_texts(names)
-    check_texts(query_names, key="queries")
+    with about("texts"):
+        check_texts(names)
+    with about("queries"):
+        check_texts(query_names)
     if size is not None:
         with about("--size"):
             parse_size(size)

@@ -251,15 +251,15 @@ def _index_teacher(request: Request) -> dict[str, Any]:
     texts = request.texts if has_texts_elsewhere(request) else None
     if isinstance(texts, (list, tuple)):
         (texts,) = texts
-    return index_keys(
-        str(request.teacher),
-        "teacher",
-        columns=request.columns,
-        texts=None if texts is None else str(texts),
-        limit=request.limit,
-        similarity=request.similarity,
-        repeats=request.repeats,
-    )
+    with about("teacher"):
+        return index_keys(
+            str(request.teacher),
+            columns=request.columns,
+            texts=None if texts is None else str(texts),
+            limit=request.limit,
+            similarity=request.similarity,
+            repeats=request.repeats,
+        )
 
 
 def index_section(request: Request) -> TeacherSection:

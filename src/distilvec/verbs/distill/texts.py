@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from distilvec.config.recipe import section_of
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import DistilvecError, set_by, user_error
+from distilvec.core.errors import DistilvecError, about, set_by, user_error
 from distilvec.core.files import absolute_path
 from distilvec.data.sources import read_source
 from distilvec.pipeline.inputs import Texts, source_keys
@@ -119,7 +119,8 @@ def _named_source(name: str, root: Path) -> list[dict[str, Any]]:
         if not files:
             raise DistilvecError(f"no file matches {name}.", "Check the pattern, and put it in quotes.", key="texts")
         return [{"path": str(absolute_path(Path(file)))} for file in files]
-    check_texts_name(name)
+    with about("texts"):
+        check_texts_name(name)
     return [{"dataset": name}]
 
 

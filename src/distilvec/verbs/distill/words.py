@@ -41,14 +41,14 @@ def matching_files(pattern: str) -> list[str]:
     return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - an absolute pattern is no Path.glob
 
 
-def check_texts(names: Sequence[str], key: str = "texts") -> None:
+def check_texts(names: Sequence[str]) -> None:
     """Refuse paths that do not exist."""
     for name in names:
         if name != STANDARD_INPUT and "://" not in name and not is_pattern(name):
-            check_texts_name(name, key)
+            check_texts_name(name)
 
 
-def check_texts_name(name: str, key: str = "texts") -> None:
+def check_texts_name(name: str) -> None:
     """Refuse a name that is neither a path nor OWNER/NAME of a data set."""
     from distilvec.data.readers import READABLE
 
@@ -63,7 +63,7 @@ def check_texts_name(name: str, key: str = "texts") -> None:
     if path.parent.is_dir():
         hint = nearest(path.name, [entry.name for entry in path.parent.iterdir()]).removeprefix("; ")
     fix = f"{hint[:1].upper()}{hint[1:]}" if hint else "Check the path."
-    raise DistilvecError(f"{name} does not exist.", fix, key=key)
+    raise DistilvecError(f"{name} does not exist.", fix)
 
 
 def read_dims(text: str) -> list[int]:
@@ -82,10 +82,10 @@ def check_teacher(name: str) -> None:
 
     with about("teacher"):
         check_kind(name)
-    if source_kind(name) == "table":
-        index_keys(name, "teacher")
-    else:
-        check_model_path(name, "teacher")
+        if source_kind(name) == "table":
+            index_keys(name)
+            return
+    check_model_path(name, "teacher")
 
 
 def is_change(word: str) -> bool:

@@ -98,7 +98,8 @@ def check(
     from distilvec.verbs.distill.words import TextName, check_texts, text_paths
 
     query_names = [TextName(word) for word in queries or []]
-    check_texts(query_names, key="queries")
+    with about("queries"):
+        check_texts(query_names)
     inputs = [model, index, texts, made_by, *text_paths(query_names)]
     if test is not None:
         from distilvec.verbs.distill.evaluation_data import tested_paths

@@ -51,7 +51,7 @@ def auto(tiny_recipe: Callable[..., Recipe]) -> Callable[..., Recipe]:
 def dtype_of(recipe: Recipe, folder: Path) -> str:
     job = resolve(recipe, folder)
     assert job.recipe.teacher.dtype == job.teacher.section.dtype == job.teacher.manifest.compute_dtype
-    assert job.stated.teacher.dtype == job.teacher.section.dtype == job.teacher.embeddings.compute_dtype
+    assert job.stated_recipe.teacher.dtype == job.teacher.section.dtype == job.teacher.embeddings.compute_dtype
     return job.teacher.section.dtype
 
 

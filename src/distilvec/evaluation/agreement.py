@@ -158,7 +158,7 @@ def _listed_queries(
     return RankedQueries(len(task.queries), rows, texts)
 
 
-def _ranks(vectors: Vectors, top: Array, targets: Array, own: Sequence[int]) -> Array:
+def _ranks(vectors: Vectors, top: Array, targets: Array, own_rows: Sequence[int]) -> Array:
     """Ranks from 1 of documents `targets` [queries, targets] in the model's full ranking, which starts with its `top`.
 
     Queries are taken in blocks of four million scores; only documents outside `top` are counted up to.
@@ -172,8 +172,8 @@ def _ranks(vectors: Vectors, top: Array, targets: Array, own: Sequence[int]) -> 
         scores[:, ~filled] = -np.inf
         for query, ranking in enumerate(scores, start=start):
             ranking[top[query]] = np.nan  # compares as neither better nor equal
-            if own and own[query] >= 0:
-                ranking[own[query]] = np.nan
+            if own_rows and own_rows[query] >= 0:
+                ranking[own_rows[query]] = np.nan
             for slot in np.flatnonzero(ranks[query] == 0):
                 document = targets[query, slot]
                 before = np.sum(ranking > ranking[document]) + np.sum(ranking[:document] == ranking[document])

@@ -320,7 +320,7 @@ def language_texts(corpus: Corpus) -> dict[str, list[str]]:
     """
     texts_of: dict[str, list[str]] = {}
     for label in dict.fromkeys(corpus.source_labels):
-        sources = [number for number, other in enumerate(corpus.source_labels) if other == label]
+        sources = [number for number, name in enumerate(corpus.source_labels) if name == label]
         chosen = np.empty(0, dtype=np.int64)
         for rows in (corpus.holdout_rows, corpus.train_rows):
             candidates = rows[np.isin(corpus.sources[rows], sources)]

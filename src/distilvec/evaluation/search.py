@@ -68,10 +68,10 @@ class DocumentSearch:
         """Search further rows: `vectors` [rows, dim], the keys of their documents and their numbers, both [rows]."""
         if not len(vectors):
             return
-        found, found_scores = self._best_of_batch(vectors, documents)
-        rows = np.concatenate([self.rows, numbers[found]], axis=1)
-        scores = np.concatenate([self.scores, found_scores], axis=1)
-        keys = np.concatenate([self.documents, documents[found]], axis=1)
+        best_rows, best_scores = self._best_of_batch(vectors, documents)
+        rows = np.concatenate([self.rows, numbers[best_rows]], axis=1)
+        scores = np.concatenate([self.scores, best_scores], axis=1)
+        keys = np.concatenate([self.documents, documents[best_rows]], axis=1)
         order = np.lexsort((rows, -scores), axis=1)
         rows, scores, keys = (np.take_along_axis(values, order, axis=1) for values in (rows, scores, keys))
 
@@ -105,13 +105,13 @@ def _is_first(keys: Array) -> Array:
     return is_first
 
 
-def without_own(ranked: Array, own: Sequence[int], count: int) -> Array:
+def without_own(ranked: Array, own_rows: Sequence[int], count: int) -> Array:
     """The first `count` documents of every query, of rankings `ranked` [queries, ranks] with one document to spare.
 
-    The document that is the query itself, of the row in `own` (-1: none), goes to the end: it is among the results only
+    The document that is the query itself, of the row in `own_rows` (-1: none), goes to the end: it is among the results only
     where there are not enough others.
     """
-    is_own = ranked == np.asarray(own)[:, None]
+    is_own = ranked == np.asarray(own_rows)[:, None]
     order = np.argsort(is_own, axis=1, kind="stable")
     return np.take_along_axis(ranked, order, axis=1)[:, :count]
 

@@ -149,7 +149,7 @@ def read_suite(path: Path) -> list[SuiteEntry]:
         section = _entry_section(number, entry, path.parent)
         if isinstance(section, list):
             problems += section
-        elif section.name in AVERAGES or section.name in {other.name for other in sections}:
+        elif section.name in AVERAGES or section.name in {earlier.name for earlier in sections}:
             problem = f"'{section.name}' is a second task of this name, or the name of an average."
             problems.append(DistilvecError(problem, key=f"{number}.name"))
         else:

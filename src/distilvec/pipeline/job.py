@@ -159,7 +159,7 @@ class Teacher:
 class Job:
     """A recipe, resolved: teachers, texts, student, stages and the outputs that the stages require of every teacher.
 
-    `recipe` has the indexes of teachers as local tables, `stated` as they were named: it is kept in the run folder.
+    `recipe` has the indexes of teachers as local tables, `stated_recipe` as they were named: the run folder keeps it.
     `student` describes the untrained student, `student_length` is its maximum input in tokens. `vocabulary` is that of
     `student.vocabulary`, None if the backbone keeps its own. Without labels `examples` is None; without queries and
     their answers `pairs` is. `loaded` holds the models that are in memory already. `student_content` hashes the files
@@ -167,7 +167,7 @@ class Job:
     """
 
     recipe: Recipe
-    stated: Recipe
+    stated_recipe: Recipe
     folder: Path
     store: ArtifactStore
     stages: tuple[Stage, ...]

@@ -126,7 +126,7 @@ class _Parts:
     """Teachers, texts and student of a recipe, described; see `Job` for the other fields."""
 
     recipe: Recipe
-    stated: Recipe
+    stated_recipe: Recipe
     folder: Path
     store: ArtifactStore
     teachers: list[_DescribedTeacher]
@@ -142,8 +142,8 @@ def _describe_parts(recipe: Recipe, folder: Path) -> _Parts:
     """Describe teachers, texts and student; what a recipe leaves open of the student is decided."""
     logging.disable_progress_bar()
     store = ArtifactStore(cache_root(recipe))
-    stated = with_earlier_dtypes(recipe, RunFolder(folder))
-    recipe = with_built_in_prompt(with_local_tables(stated, store.root))
+    stated_recipe = with_earlier_dtypes(recipe, RunFolder(folder))
+    recipe = with_built_in_prompt(with_local_tables(stated_recipe, store.root))
     in_teacher_space = any_in_teacher_space(training_stages(recipe, RunFolder(folder)))
     loaded = LoadedModels()
 
@@ -168,7 +168,7 @@ def _describe_parts(recipe: Recipe, folder: Path) -> _Parts:
         sized = size_student(recipe.student, first, in_teacher_space, texts.student_corpus, store)
         recipe = recipe.model_copy(update={"student": sized.section})
         for note in sized.notes:
-            log(f"student of {stated.student.size}: {note}")
+            log(f"student of {stated_recipe.student.size}: {note}")
     vocabulary = load_vocabulary(recipe.student, teacher, texts.student_corpus, store, RunFolder(folder))
     tokenizer = None if vocabulary is None else vocabulary.tokenizer
     student, length = describe_student(
@@ -179,15 +179,15 @@ def _describe_parts(recipe: Recipe, folder: Path) -> _Parts:
     if shorter := shorter_reading(length, teacher.max_length):
         log(f"student: reads {shorter}")
     content = student_content(recipe.student, teacher, tokenizer)
-    return _Parts(recipe, stated, folder, store, teachers, texts, student, length, content, vocabulary, loaded)
+    return _Parts(recipe, stated_recipe, folder, store, teachers, texts, student, length, content, vocabulary, loaded)
 
 
 def _recorded_parts(recipe: Recipe, folder: Path, record: RunRecord) -> _Parts:
     """Describe teachers, texts and student of a finished run."""
     logging.disable_progress_bar()
     store = ArtifactStore(cache_root(recipe))
-    stated = with_earlier_dtypes(recipe, RunFolder(folder))
-    recipe = with_built_in_prompt(with_local_tables(stated, store.root), _recorded_prompt(record))
+    stated_recipe = with_earlier_dtypes(recipe, RunFolder(folder))
+    recipe = with_built_in_prompt(with_local_tables(stated_recipe, store.root), _recorded_prompt(record))
     teachers = []
     entries = [record.teacher, *record.more_teachers]
     for (key, section), entry in zip(_teacher_sections(recipe).items(), entries, strict=True):
@@ -200,7 +200,7 @@ def _recorded_parts(recipe: Recipe, folder: Path, record: RunRecord) -> _Parts:
     # The decisions of the run that trained the student: the models that it was made from may be gone
     assert record.student is not None
     recipe = recipe.model_copy(update={"student": StudentSection.model_validate(record.student.settings)})
-    return _Parts(recipe, stated, folder, store, teachers, texts, student, length)
+    return _Parts(recipe, stated_recipe, folder, store, teachers, texts, student, length)
 
 
 def with_local_tables(recipe: Recipe, root: Path) -> Recipe:
@@ -317,7 +317,7 @@ def _make_job(parts: _Parts) -> Job:
     recipe = parts.recipe.model_copy(update={"student": needs.student})
     return Job(
         recipe=with_dtypes(recipe, decided),
-        stated=with_dtypes(parts.stated, decided),
+        stated_recipe=with_dtypes(parts.stated_recipe, decided),
         folder=parts.folder,
         store=parts.store,
         stages=needs.stages,

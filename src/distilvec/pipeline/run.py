@@ -61,7 +61,7 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
                 log(f"{name:8} {text}")
             if is_main():
                 stack.enter_context(
-                    claim_folder(job.files, job.stated, job.fingerprint, restart, job.start_fingerprint)
+                    claim_folder(job.files, job.stated_recipe, job.fingerprint, restart, job.start_fingerprint)
                 )
                 if job.vocabulary is not None:
                     job.vocabulary.keep(job.files)

@@ -116,7 +116,7 @@ class Tile:
 
     key: str
     value: float
-    shown: str
+    text: str
     unit: str
     label: str
     interval: str = ""

@@ -235,7 +235,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int 
         sizes = [min(max(map(cell_len, [*column[0].split(), *column[1:]])), width - first - 3) for column in columns]
     parts: list[list[int]] = [[]]
     for number in range(1, len(columns)):
-        if parts[-1] and first + sum(sizes[other] + 3 for other in parts[-1]) + sizes[number] + 3 > width:
+        if parts[-1] and first + sum(sizes[column] + 3 for column in parts[-1]) + sizes[number] + 3 > width:
             parts.append([])
         parts[-1].append(number)
     console = Console(width=width, file=io.StringIO(), color_system=None, legacy_windows=False, soft_wrap=False)

@@ -198,9 +198,9 @@ def test_the_verdicts_numbers_are_the_reports(report):
     assert {key: one.value for key, one in shown.items()} == {
         key: value for key, value in report["verdict"].items() if key not in others
     }
-    assert shown["worst_change"].shown == "\N{MINUS SIGN}3.5" and "cranfield" in shown["worst_change"].label
-    assert shown["document_speedup"].shown == "2.0" and tiles(Verdict(), Marks()) == []
-    assert (shown["teacher_cost"].shown, shown["teacher_tokens"].shown) == ("0.13", "6,300,000")
+    assert shown["worst_change"].text == "\N{MINUS SIGN}3.5" and "cranfield" in shown["worst_change"].label
+    assert shown["document_speedup"].text == "2.0" and tiles(Verdict(), Marks()) == []
+    assert (shown["teacher_cost"].text, shown["teacher_tokens"].text) == ("0.13", "6,300,000")
     assert [[one.key for one in tile] for tile in tiles(Verdict(smaller=2.0), Marks())] == [["smaller"]]
 
 
@@ -248,7 +248,7 @@ def test_the_tiles_of_a_run_without_a_suite(report):
     assert [[one.key for one in tile] for tile in found] == [
         ["overlap", "overlap_alone"], ["megabytes", "smaller"],
     ]  # fmt: skip
-    assert (found[0][0].shown, found[0][1].shown) == ("0.71", "0.58")
+    assert (found[0][0].text, found[0][1].text) == ("0.71", "0.58")
     assert found[0][0].label == "overlap@10 among the teacher's vectors"
 
 
@@ -264,7 +264,7 @@ def test_a_run_on_labels_alone_names_no_teacher(report):
     shown = as_report({**report, "recipe": ""})
     shown.verdict = make_verdict({}, record=shown.record)
     (first, *_), *rest = tiles(shown.verdict, Marks())
-    assert (first.shown, first.label) == ("97.8", "accuracy on intents")
+    assert (first.text, first.label) == ("97.8", "accuracy on intents")
     assert [one.key for tile in rest for one in tile] == ["megabytes"]
     text = render_page(shown, draw)
     assert shown.verdict.text == "accuracy 97.8 on intents"

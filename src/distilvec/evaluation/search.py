@@ -108,8 +108,8 @@ def _is_first(keys: Array) -> Array:
 def without_own(ranked: Array, own_rows: Sequence[int], count: int) -> Array:
     """The first `count` documents of every query, of rankings `ranked` [queries, ranks] with one document to spare.
 
-    The document that is the query itself, of the row in `own_rows` (-1: none), goes to the end: it is among the results only
-    where there are not enough others.
+    The document that is the query itself, of the row in `own_rows` (-1: none), goes to the end: it is among the results
+    only where there are not enough others.
     """
     is_own = ranked == np.asarray(own_rows)[:, None]
     order = np.argsort(is_own, axis=1, kind="stable")

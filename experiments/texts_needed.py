@@ -60,7 +60,9 @@ def main() -> None:
         time_taken = train(folder, texts[:count], stored[:count], arguments.student)
         vectors = embedded(folder / "run" / "student", queries, "query", folder / "queries")
         results["machine"] = machine()
-        results["rows"].append({"texts": count, **figures(expected, nearest_rows(vectors, stored, WIDER)), **time_taken})
+        results["rows"].append(
+            {"texts": count, **figures(expected, nearest_rows(vectors, stored, WIDER)), **time_taken}
+        )
         write_json(arguments.json, results)
     print(table(results))
 

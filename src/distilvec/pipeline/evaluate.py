@@ -88,7 +88,10 @@ def stored_report(job: Job) -> Report:
         report = None
     if report is not None and report.fingerprint == key:
         # Failures of single tasks stay: they have a column, and belong to scores that are measured
+        failed = [failure.task for failure in report.failures if failure.column is None]
         report.failures = [failure for failure in report.failures if failure.column is not None]
+        # Earlier versions have written failed parts as measured
+        report.measured = [name for name in report.measured if name not in failed]
         return report
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return Report(name=job.recipe.name, fingerprint=key, created=created)

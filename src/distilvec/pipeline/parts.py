@@ -18,7 +18,7 @@ from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import TaskRankings, ranking_agreement
 from distilvec.evaluation.columns import Columns, make_columns
 from distilvec.evaluation.compression import PRECISIONS, CompressionScore, compression_rows, default_dims
-from distilvec.evaluation.diagnostics import ExpertsReport, Group, experts_report, task_groups, vocabulary_report
+from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
 from distilvec.evaluation.evaluator import EmbeddingCache, Score, requests, score_tasks
 from distilvec.evaluation.margin import LEAST_POINTS, Margin, MarginPoint, margin_report
 from distilvec.evaluation.speed import Speed, Timing, measure_speed
@@ -213,17 +213,6 @@ def speed_part(models: Models) -> Speed:
     return replace(table, notes=[*notes, *table.notes])
 
 
-def experts_part(models: Models) -> ExpertsReport | None:
-    """Describe the routing of a student with experts; None without experts."""
-    return experts_report(models.student, models.groups)
-
-
-def vocabulary_part(models: Models) -> VocabularyChange | None:
-    """Compare the tokenizers of teacher and student on the corpus; None for one tokenizer."""
-    content = vocabulary_report(models.teacher, models.student, models.corpus)
-    return from_json(VocabularyChange, content) if content else None
-
-
 def texts_part(models: Models) -> TextDistances | None:
     """Measure the distance of student and teacher text by text, on validation texts; None without a common space.
 
@@ -268,9 +257,10 @@ def add_part(report: Report, name: str, models: Models) -> None:
         case "speed":
             report.speed = speed_part(models)
         case "experts":
-            report.experts = experts_part(models)
+            report.experts = experts_report(models.student, models.groups)
         case "vocabulary":
-            report.vocabulary = vocabulary_part(models)
+            content = vocabulary_report(models.teacher, models.student, models.corpus)
+            report.vocabulary = from_json(VocabularyChange, content) if content else None
         case "texts":
             report.texts = texts_part(models)
         case _:

@@ -100,15 +100,12 @@ def size_student(
             design = design_student(shape, budget, tokens, static=section.is_static)
         stored = {"split": describe_split(design.split), "keys": design.student_keys(), "notes": list(design.notes)}
         store_json(file, stored)
-    return SizedStudent(sized_section(section, stored["keys"]), (stored["split"], *stored["notes"]))
-
-
-def sized_section(section: StudentSection, keys: dict[str, Any]) -> StudentSection:
-    """Return the section with the design's keys in place of its size."""
+    # The design's keys take the place of the size
     tree = section.model_dump(mode="json", exclude_unset=True, exclude={"size"})
-    if keys.get("layers") == 0 and tree.get("dense") == "fold":  # a static student's table is made of the whole model
-        del tree["dense"]
-    return section_of(StudentSection, "student", {**tree, **keys})
+    if stored["keys"].get("layers") == 0 and tree.get("dense") == "fold":
+        del tree["dense"]  # a static student's table is made of the whole model
+    sized = section_of(StudentSection, "student", {**tree, **stored["keys"]})
+    return SizedStudent(sized, (stored["split"], *stored["notes"]))
 
 
 def with_linear_layer(section: StudentSection, description: TeacherDescription) -> StudentSection:

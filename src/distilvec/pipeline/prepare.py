@@ -4,6 +4,7 @@ from a cache or run in every step.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -23,13 +24,13 @@ from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.models.parts import is_static, max_length, text_tokenizer
 from distilvec.models.tokenizers import expect_boundary, tokenizer_hash
-from distilvec.models.weights import load_mapped
+from distilvec.models.weights import load_mapped, map_weights
 from distilvec.pipeline.caches import fill, open_cache, push_cache, reads_tokens
 from distilvec.pipeline.data import PreparedData, ReadyTeacher
 from distilvec.pipeline.job import START, TEACHER, TEXTS, Job, Teacher
 from distilvec.pipeline.objectives import make_objective
 from distilvec.pipeline.start import Start, check_start, find_start
-from distilvec.pipeline.student import keep_start, student_tokenizer, trainable, untrained_student
+from distilvec.pipeline.student import student_tokenizer, trainable, untrained_student
 from distilvec.pipeline.texts import progress_logger
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.fill import count_missing
@@ -68,7 +69,9 @@ def prepare(job: Job) -> Prepared:
     if model is not student:
         encoder = trainable(job, model)
     if not sharding(job.recipe.train) and job.recipe.student.lora is None:
-        keep_start(job, encoder.model)
+        # A copy of the student as training finds it: it is judged and shown beside the trained one
+        job.loaded.start = copy.deepcopy(encoder.model)
+        map_weights(job.loaded.start, job.store.root)  # until the training is done
     return Prepared(shard_teachers(data), start, encoder)
 
 

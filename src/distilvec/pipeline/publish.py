@@ -21,6 +21,7 @@ from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe
 from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError, about
+from distilvec.core.files import write_json
 from distilvec.core.method_file import short_name
 from distilvec.core.model_name import ModelName
 from distilvec.core.objective import Objective
@@ -52,7 +53,6 @@ from distilvec.report.record import (
     TrainingRecord,
     read_run_record,
     student_record,
-    write_record,
 )
 from distilvec.report.sections.compression import averaged_tasks, mean_rows
 from distilvec.report.values import Marks, Report
@@ -97,7 +97,7 @@ def publish(job: Job, training: Training, report: Report) -> FinishedRun:
     card = model_card(record, exports=read_exports(folder))
     with about("student"):
         finish_student(folder, student, record.to_json(), card, fitting_texts(job))
-    write_record(job.files, record)
+    write_json(job.files.record, record.to_json(), sealed=True)  # with it the run is finished
     marks = job.recipe.evaluation.marks
     report.marks = Marks(marks.good, marks.fair)
     write.write_report(job.files, report, record, recipes.dump(job.recipe))

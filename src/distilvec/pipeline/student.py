@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from distilvec.data.corpus import Corpus
 from distilvec.formats.replace import damaged_files
 from distilvec.models.checks import reading
 from distilvec.models.load import load, load_tokenizer
-from distilvec.models.weights import map_weights
 from distilvec.pipeline.job import Job
 from distilvec.students.build import build_student, source_model, with_dropout
 from distilvec.students.encoder import Encoder
@@ -69,12 +67,6 @@ def load_saved(folder: Path, device: str = "cpu", trust_remote_code: bool = Fals
 def student_similarity(job: Job) -> str:
     """Return how the student's vectors are compared: as the teacher's, in a space of its own by the cosine."""
     return job.teacher.info.similarity if any_in_teacher_space(job.stages) else "cosine"
-
-
-def keep_start(job: Job, student: SentenceTransformer) -> None:
-    """Keep a copy of the student as training finds it: it is judged and shown beside the trained one."""
-    job.loaded.start = copy.deepcopy(student)
-    map_weights(job.loaded.start, job.store.root)  # until the training is done
 
 
 def student_tokenizer(job: Job) -> PreTrainedTokenizerBase | None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import FiniteFloat
 
-from distilvec.core.files import write_json
 from distilvec.core.info import UNLIMITED
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity
@@ -266,11 +265,6 @@ class RunRecord:
     def to_json(self) -> dict[str, Any]:
         """Return the content of the file."""
         return {"format": RECORD_FORMAT, **to_json(self)}
-
-
-def write_record(run: RunFolder, record: RunRecord) -> None:
-    """Write the record into the run's folder: the run is finished."""
-    write_json(run.record, record.to_json(), sealed=True)
 
 
 def read_run_record(run: RunFolder) -> RunRecord | None:

@@ -19,7 +19,7 @@ from distilvec.evaluation.aggregate import (
 )
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
-from distilvec.evaluation.significance import ChangeInterval, significance_mark
+from distilvec.evaluation.significance import significance_mark
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.tables import Cell, Table, make_table, number, number_cell, to_frame, words
 from distilvec.report.values import Changes
@@ -159,7 +159,11 @@ def _score_row(
                 continue
             teacher = values["teacher"]
             change = None if value is None or teacher is None else value - teacher
-            cells.append(change_cell(change, intervals.get(model, {}).get(interval_name)))
+            interval = intervals.get(model, {}).get(interval_name)
+            if interval is None:
+                cells.append(number_cell(change, sign=True))
+            else:
+                cells.append(marked_change(change, (interval.low, interval.high), significance_mark(interval.p)))
     return cells
 
 
@@ -264,13 +268,6 @@ def problem_text(problem: TaskFailure) -> str:
     """Return a problem as text: its task, the model where it concerns one, and its message."""
     model = f" ({one_line(problem.column)})" if problem.column else ""
     return f"task '{one_line(problem.task)}'{model}: {problem.text}"
-
-
-def change_cell(change: float | None, interval: ChangeInterval | None) -> Cell:
-    """Return a change in points with its stars and its interval, coloured where it is significant."""
-    stars = "" if interval is None else significance_mark(interval.p)
-    bounds = None if interval is None else (interval.low, interval.high)
-    return marked_change(change, bounds, stars)
 
 
 def marked_change(change: float | None, bounds: tuple[float, float] | None, stars: str) -> Cell:

@@ -310,8 +310,10 @@ def _api_teacher(request: Request) -> dict[str, Any]:
 def _student_section(request: Request, root: Path) -> dict[str, Any]:
     """Return the recipe's student section."""
     section: dict[str, Any] = {"model": TEACHER}
-    if request.student is not None:
-        section["model"] = saved_model_name(request.student, root, "student")
+    student = request.student
+    is_our_student = isinstance(student, (str, Path)) and read_record(Path(student)) is not None
+    if student is not None:
+        section["model"] = saved_model_name(student, root, "student")
     elif request.kind != "model":
         is_english = request.language in (None, "en")
         section["model"] = SMALL_MODEL if is_english else SMALL_MULTILINGUAL_MODEL
@@ -323,7 +325,7 @@ def _student_section(request: Request, root: Path) -> dict[str, Any]:
         section["model"] = narrower or TEACHER
     if request.chosen_size is not None:
         section["size"] = request.chosen_size
-    elif request.language is not None and not _is_our_student(request.student):
+    elif request.language is not None and not is_our_student:
         # Without a size every token that the texts use stays. A student of an earlier run was cut to its language then
         section["vocabulary"] = {"kind": "trim", "letters": "seen"}
     return section
@@ -378,11 +380,6 @@ def _may_be_narrower(request: Request) -> bool:
     names_layers = request.layers is not None or "student.model" in request.overrides
     states_size = request.size is not None or request.overrides.get("student.size") is not None
     return states_size and not names_layers and request.method in (None, METHOD)
-
-
-def _is_our_student(student: Any) -> bool:
-    """Return whether a student is the folder of a model that distilvec has made."""
-    return isinstance(student, (str, Path)) and read_record(Path(student)) is not None
 
 
 def _corpus_sources(request: Request, root: Path) -> list[dict[str, Any]]:

@@ -146,11 +146,7 @@ def _drawn(corpus: Corpus, rows: Rows, count: int, generator: np.random.Generato
 def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
     """Judge the trained student and its start on rows of the corpus, one model in memory at a time."""
     origins, similarity = job.corpus.origins, job.teacher.info.similarity
-    teacher_vectors = cached_vectors(job, rows.every)
-    if teacher_vectors is None:  # a teacher without a cache computes them
-        with job.teacher.load(job.recipe.train.device) as embedder:
-            teacher_vectors = embed_rows(job.corpus, rows.every, embedder)
-    teacher, teacher_trained, candidates = rows.parts(np.asarray(teacher_vectors))
+    teacher, teacher_trained, candidates = rows.parts(_teacher_vectors(job, rows.every))
     expected = nearest_rows(teacher, candidates, NEIGHBOR_COUNT, similarity)
     shares, cosine, trained = dict[str, QueryOverlaps](), None, None
     training = finished_training(job)
@@ -214,6 +210,15 @@ def _open_student(job: Job, name: str) -> ModelEmbedder:
 def student_embedder(job: Job, model: SentenceTransformer, name: str) -> ModelEmbedder:
     """Wrap a student with the prompts that it is trained with."""
     return ModelEmbedder(model, name, job.recipe.evaluation.batch_tokens, job.student_prompts)
+
+
+def _teacher_vectors(job: Job, rows: Rows) -> Array:
+    """Return the teacher's vectors of rows of the corpus, from its cache; a teacher without one computes them."""
+    vectors = cached_vectors(job, rows)
+    if vectors is not None:
+        return np.asarray(vectors)
+    with job.teacher.load(job.recipe.train.device) as teacher:
+        return embed_rows(job.corpus, rows, teacher)
 
 
 def embed_rows(corpus: Corpus, rows: Rows, embedder: Embedder) -> Array:

@@ -266,7 +266,7 @@ def overview(job: Job) -> list[tuple[str, str]]:
         lines.append(("pairs", job.pairs.line))
     if (missing := missing_role(job)) is not None:
         lines.append(("roles", missing))
-    if (built_in := built_in_line(job.recipe, job.stated.teacher)) is not None:
+    if (built_in := built_in_line(job.recipe, job.stated_recipe.teacher)) is not None:
         lines.append(("prompt", built_in))
     cached = [teacher for teacher in job.teachers if not teacher.live]
     if job.required != OutputSpec() and cached:

@@ -47,7 +47,7 @@ def fits_the_index(report: Report) -> str:
         return ""
     if _training_record(report).brought_nothing and judgement.compatibility != "yes":
         return ""
-    return index_advice(judgement, fitted=bool(_training(report).fitted))
+    return index_advice(judgement, fitted=bool(_training_record(report).fitted))
 
 
 def reason(report: Report) -> Reason | Literal["brought nothing"] | None:
@@ -57,7 +57,7 @@ def reason(report: Report) -> Reason | Literal["brought nothing"] | None:
     judgement = _judgement(report)
     if judgement is None or judgement.origin != "index":
         return None
-    return index_reason(judgement, fitted=bool(_training(report).fitted))
+    return index_reason(judgement, fitted=bool(_training_record(report).fitted))
 
 
 def what_was_dropped(report: Report) -> str:

@@ -150,7 +150,7 @@ def _corpus_lines(job: Job, tokens: TokenStore) -> Lines:
         lines.append([f"  {title}", f"{rows_of_sources[number]:,}"])
     if (missing := missing_role(job)) is not None:
         lines.append(["  roles", missing])
-    if (built_in := built_in_line(job.recipe, job.stated.teacher)) is not None:
+    if (built_in := built_in_line(job.recipe, job.stated_recipe.teacher)) is not None:
         lines.append(["  prompt", built_in])
     section = job.recipe.corpus
     if section is not None:

@@ -129,6 +129,60 @@ def test_a_folder_of_qdrant_that_was_replaced_is_read_again(tmp_path):
     np.testing.assert_allclose(rows[TEXTS[0]], VECTORS[59], atol=1e-6)
 
 
+def test_an_alias_is_the_collection_that_it_names(tmp_path):
+    """Rows that are deleted later, and another collection under the same alias, are seen through it."""
+    from qdrant_client import QdrantClient, models
+
+    collection(tmp_path, points())
+    section = TeacherSection(vectors=f"qdrant://{tmp_path}/db/live")
+
+    def change(name, **calls):
+        client = QdrantClient(path=str(tmp_path / "db"))
+        for call, words in calls.items():
+            getattr(client, call)(name, **words)
+        alias = models.CreateAlias(collection_name=name, alias_name="live")
+        client.update_collection_aliases([models.CreateAliasOperation(create_alias=alias)])
+        client.close()
+
+    change("c")
+    expect(read(section, tmp_path))
+    change("c", delete={"points_selector": list(range(30))})
+    expect(read(section, tmp_path), range(30, 60))
+    change("d", create_collection={"vectors_config": parameters()}, upsert={"points": points()[:10]})
+    expect(read(section, tmp_path), range(10))
+
+
+def test_columns_are_those_of_all_points(tmp_path, small_parts):
+    """The first points of the collection have no text, and no document."""
+
+    def payload(row):
+        return {"title": f"t{row}"} if row < 40 else {"text": TEXTS[row], "doc_id": f"d{row}"}
+
+    section = collection(tmp_path, points(payload=payload))
+    expect(read(section, tmp_path), range(40, 60))
+    assert json.loads(next((tmp_path / "cache").rglob("meta.json")).read_text())["kept"] == 20
+    with refused("teacher.columns", "no column 'texts'"):
+        read(section.model_copy(update={"columns": {"text": "texts"}}), tmp_path)
+
+
+def test_a_cosine_collection_of_two_lengths_is_read(tmp_path):
+    """As embedded Qdrant makes it: it normalises vectors when a payload is updated."""
+    from qdrant_client import models
+
+    cosine = models.VectorParams(size=DIM, distance=models.Distance.COSINE)
+    expect(
+        read(collection(tmp_path, points(lambda row: ((1 + 6 * (row < 5)) * VECTORS[row]).tolist()), cosine), tmp_path)
+    )
+
+
+def test_rows_that_are_counted_and_not_given_are_an_error(tmp_path, monkeypatch):
+    from distilvec.teachers.indexes.qdrant import QdrantCollection
+
+    monkeypatch.setattr(QdrantCollection, "count", lambda reader: 61)
+    with refused("teacher.vectors", "counts 61 rows and gives 60"):
+        read(collection(tmp_path, points()), tmp_path)
+
+
 def test_a_server_that_cannot_tell_its_state_is_read_from_the_first_row(tmp_path, monkeypatch, small_parts, capsys):
     """What was read before the kill may have changed since: the copy begins again."""
     from distilvec.teachers.indexes.qdrant import QdrantCollection
@@ -174,6 +228,24 @@ def test_bytes_of_a_database_are_decoded_or_refused(tmp_path):
     rows = numbered(lambda row: b"\xff\xfe" if row == 4 else TEXTS[row].encode())
     with refused("teacher.vectors", "row 4 is not UTF-8"):
         read(table("bytes", definition, rows), tmp_path / "again")
+
+
+def test_a_table_that_others_inherit_is_refused(tmp_path):
+    """Its rows are in several files; a materialized view has them in one, and a dropped child counts no more."""
+    section = table("parent", "id int, text text, vector vector(8)", numbered()[:30])
+    with connect() as connection:
+        connection.execute("DROP MATERIALIZED VIEW IF EXISTS all_rows")
+        connection.execute("CREATE TABLE child () INHERITS (parent)")
+        for row in numbered()[30:]:
+            connection.execute("INSERT INTO child VALUES (%s, %s, %s)", row)
+        connection.execute("CREATE MATERIALIZED VIEW all_rows AS SELECT * FROM parent")
+    with refused("teacher.vectors", "a table that others inherit") as caught:
+        read(section, tmp_path)
+    assert "CREATE MATERIALIZED VIEW" in str(caught.value)
+    expect(read(TeacherSection(vectors=str(section.vectors).replace("/parent?", "/all_rows?")), tmp_path))
+    with connect() as connection:
+        connection.execute("DROP TABLE child CASCADE")
+    expect(read(section, tmp_path), range(30))
 
 
 @pytest.mark.parametrize("kind", ["text", "bytea", "part"])

@@ -128,6 +128,26 @@ def test_ids_that_faiss_has_given_are_not_those_of_a_database(tmp_path, capsys):
         assert nearest_texts(rows) == ROWS and "line by line" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("description", ["Flat", "HNSW8", "IVF4,Flat"])
+def test_texts_in_another_order_are_found_by_the_numbers_of_rows(description, first, tmp_path, capsys):
+    """A search gives a row's number as its id."""
+    if description.startswith("IVF") and first == 1:
+        pytest.skip("its ids are known not to be those of the texts")
+    lines = [{"id": int(row) + first, "text": TEXTS[row]} for row in PERMUTED]
+    _, rows = read(tmp_path, made(description), lines)
+    assert nearest_texts(rows) == ROWS == len(rows)
+    assert "line by line" not in capsys.readouterr().err
+
+
+def test_ids_that_number_the_rows_of_an_array_in_another_order_are_refused(tmp_path):
+    """Whether the texts or the vectors are in the order of ids is not known."""
+    np.save(tmp_path / "v.npy", VECTORS)
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in by_id(PERMUTED)))
+    with refused("teacher.texts", "in another order"):
+        local_table(TeacherSection(vectors=tmp_path / "v.npy", texts=tmp_path / "t.jsonl"), tmp_path / "cache")
+
+
 def test_ids_beyond_the_lines_need_a_column(tmp_path):
     with refused("teacher.texts", "ids such as 1000"):
         read(tmp_path, made("IVF4,Flat", SPARSE), [{"text": text} for text in TEXTS])

@@ -206,6 +206,32 @@ def test_a_tensor_of_arrow_is_read(kind, tmp_path):
     expect(read(table_of(kind, tmp_path, {"text": TEXTS, "vector": tensors}), tmp_path))
 
 
+@pytest.mark.parametrize("kind", COLUMNAR)
+@pytest.mark.parametrize("name", ["vector", "doc.vector"])
+def test_vectors_with_their_shapes_are_read(kind, name, tmp_path):
+    """As Daft writes arrays of NumPy, and Ray in a block of several lengths; also inside of another column."""
+    tensors = pa.StructArray.from_arrays(
+        [pa.array(VECTORS.tolist(), pa.list_(pa.float32())), pa.array([[DIM]] * 60, pa.list_(pa.uint64()))],
+        ["data", "shape"],
+    )
+    column = tensors if name == "vector" else pa.StructArray.from_arrays([tensors], ["vector"])
+    section = table_of(kind, tmp_path, {"text": TEXTS, name.partition(".")[0]: column})
+    section = section.model_copy(update={"columns": {"embedding": name}})
+    expect(read(section, tmp_path))
+
+    squares = pa.StructArray.from_arrays([tensors.field("data"), pa.array([[2, 4]] * 60)], ["data", "shape"])
+    section = table_of(kind, tmp_path / "squares", {"text": TEXTS, "vector": squares})
+    with refused("teacher.vectors", "several dimensions"):
+        read(section, tmp_path)
+
+
+def test_a_folder_with_the_name_of_a_table_says_what_it_holds(tmp_path):
+    (tmp_path / "rows.parquet").mkdir()
+    np.save(tmp_path / "rows.parquet" / "part-0.npy", VECTORS)
+    with refused("teacher.vectors", "holds part-0.npy"):
+        read(TeacherSection(vectors=tmp_path / "rows.parquet"), tmp_path)
+
+
 BAD = {  # row: text, vector, reason
     3: (None, VECTORS[3], "without a text"),
     9: ("  \n", VECTORS[9], "without a text"),

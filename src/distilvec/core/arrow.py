@@ -85,9 +85,20 @@ def column_of(batch: pa.RecordBatch, name: str) -> pa.Array:
         column = pc.struct_field(batch.column(top), name[len(top) + 1 :].split("."))
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.storage
+    if pa.types.is_struct(column.type) and {field.name for field in column.type} == {"data", "shape"}:
+        column = _flat_tensors(column, name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column
+
+
+def _flat_tensors(column: pa.StructArray, name: str) -> pa.Array:
+    """The numbers of arrays with their shapes, as Daft and Ray write vectors of NumPy: struct<data, shape>."""
+    shapes = pc.struct_field(column, "shape")
+    if pc.any(pc.not_equal(pc.list_value_length(shapes), 1)).as_py():
+        problem = f"column '{name}' holds arrays of several dimensions; expected vectors."
+        raise DistilvecError(problem, f"Name {name}.data if its numbers are vectors.")
+    return pc.struct_field(column, "data")
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ _LOGGED_TABLES = {
         "a Lance dataset",
         f"import lance; {_PARQUET}(lance.dataset(FOLDER).to_table(), 'rows.parquet')",
     ),
+    "partitions/*/data/*.parquet": ("a collection of Milvus Lite", "name milvus:///FOLDER.db/COLLECTION instead"),
     "ducklake-*.parquet": (
         "a DuckLake table",
         "import duckdb; duckdb.sql(\"ATTACH 'ducklake:CATALOG' AS lake; COPY lake.TABLE TO 'rows.parquet'\")",

@@ -195,6 +195,9 @@ def _copy(reader: Reader, section: TeacherSection, address: Address, folder: Pat
                     behind_parts.append({"checksum": checksum_once(path), "state": asdict(state)})
                     store_json(folder / READING, {"version": version, "parts": behind_parts})
                 advance(state.read, "")
+    if state.read < state.rows:
+        problem = f"{address.text} counts {state.rows:,} rows and gives {state.read:,}."
+        raise DistilvecError(problem, "Run it again when nothing writes to it.")
     return state
 
 

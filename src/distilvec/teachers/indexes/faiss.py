@@ -17,6 +17,8 @@ ReadRows = Callable[[int, int], Vectors]
 class FaissFile(VectorFile):
     """An index that gives its vectors back."""
 
+    numbers_are_ids = True
+
     def open_vectors(self) -> None:
         """Open the index, and read its first vector: some kinds give none back."""
         import faiss

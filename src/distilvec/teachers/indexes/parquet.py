@@ -14,6 +14,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import is_parquet, table_files
 from distilvec.teachers.cache.columns import find_columns
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_arrow, regular_file, rows_after
+from distilvec.teachers.indexes.stores import nothing_to_read
 
 
 class ParquetFiles(Reader):
@@ -28,6 +29,8 @@ class ParquetFiles(Reader):
     def open(self) -> None:
         """Find the columns of the first file."""
         self.paths = self.files(self.address)
+        if not self.paths and self.path.is_dir():
+            raise nothing_to_read(self.path)
         if not self.paths or not self.paths[0].is_file():
             raise DistilvecError(f"no file at {self.path}.", "Give a file, or a folder of Parquet files.")
         self.columns = find_columns(field_names(pq.read_schema(self.paths[0])), self.choices, str(self.path))

@@ -70,9 +70,12 @@ class PostgresTable(Reader):
         self.connection.execute(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
         self.table = sql.Identifier(*table.split(".", 1))
         self.blocks, kind, self.types = self._describe()
-        if kind not in ("r", "m"):  # a table or a materialized view: others have no blocks to read by
-            problem = f"{self.address} is a view or a partitioned table."
-            raise DistilvecError(problem, "Name a table or a partition.")
+        if kind not in ("r", "m"):  # a table or a materialized view: rows of others are not in blocks of their own
+            problem = f"{self.address} is a view, a partitioned table, or a table that others inherit."
+            fix = (
+                f"Name one of its tables, or CREATE MATERIALIZED VIEW all_rows AS SELECT * FROM {table}, and name that."
+            )
+            raise DistilvecError(problem, fix)
         self.columns = find_columns(self._names(), self.choices, self.address.text)
         row = self.connection.execute(sql.SQL(_VERSION).format(self.table)).fetchone()
         assert row is not None
@@ -178,7 +181,8 @@ class PostgresTable(Reader):
         """Number of blocks, kind of relation, and the type of each column: `text` for all kinds of strings."""
         name = self.table.as_string(self.connection)
         row = self.connection.execute(
-            "SELECT pg_relation_size(oid) / current_setting('block_size')::int, relkind::text FROM pg_class "
+            "SELECT pg_relation_size(oid) / current_setting('block_size')::int, CASE WHEN EXISTS (SELECT FROM "
+            "pg_inherits WHERE inhparent = oid) THEN 'parent' ELSE relkind::text END FROM pg_class "
             "WHERE oid = %s::regclass", (name,),
         ).fetchone()  # fmt: skip
         assert row is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,8 +34,10 @@ class QdrantCollection(Reader):
             return []
         folder, _, collection = unquote(address.parts.path).rpartition("/")
         description = Path(folder) / "meta.json"
-        rows = files_below(Path(folder) / "collection" / collection)
-        return [description, *rows] if description.is_file() else rows
+        if not description.is_file():
+            return []
+        collection = json.loads(description.read_bytes()).get("aliases", {}).get(collection, collection)
+        return [description, *files_below(Path(folder) / "collection" / collection)]
 
     def open(self) -> None:
         """Open the collection, and find its vectors."""

@@ -27,6 +27,7 @@ class VectorFile(Reader):
     has_texts = False
 
     vector_ids: Ids | None = None  # that the index has for its rows; None where row numbers are the ids
+    numbers_are_ids = False  # a search gives a row's number as its id, where the index has no ids of its own
     in_order_of_adding = True  # rows are in the order in which vectors were added; else in the order of their ids
     rows: int
 
@@ -72,6 +73,11 @@ class VectorFile(Reader):
         number, as search gives it back. None is the text of an id that the file lacks.
         """
         rows = self.rows
+        if self.vector_ids is None and ids is not None:
+            ids_by_row = self._ids_that_number_rows(path, ids)
+            if ids_by_row is not None:
+                numbered_texts = dict(zip(ids, texts, strict=True))
+                return ids_by_row, [numbered_texts[name] for name in ids_by_row]
         if self.vector_ids is None:
             if len(texts) != rows:
                 problem = f"{path} has {len(texts):,} texts, {self.path} {rows:,} vectors"
@@ -109,6 +115,22 @@ class VectorFile(Reader):
             examples = f"{self.path} has ids such as {index_ids[0]}, {path} such as {next(iter(text_by_id), 'none')}"
             raise DistilvecError(f"no text has an id of the index: {examples}.", "Give the index's ids.")
         return index_ids, [text_by_id.get(name) for name in index_ids]
+
+    def _ids_that_number_rows(self, path: Path, ids: list[str]) -> list[str] | None:
+        """The ids of the texts by row, if they are the numbers of the rows in another order; None for other ids.
+
+        DistilvecError where a row's number is not its id: whether the texts or the vectors are in order is not known.
+        """
+        for first in (0, 1):
+            numbers = [str(number) for number in range(first, self.rows + first)]
+            if ids != numbers and sorted(ids) == sorted(numbers):
+                if self.numbers_are_ids:
+                    log(f"index: the ids of {path} are row numbers of {self.path}, counted from {first}")
+                    return numbers
+                problem = f"{path} has the numbers of the rows of {self.path} as ids, in another order"
+                fix = "Sort the lines by id if that is the order of the vectors, else rename the column id."
+                raise DistilvecError(f"{problem}.", fix)
+        return None
 
 
 def _read_texts(

@@ -114,7 +114,7 @@ def test_both_models_search_the_whole_index(
     assert wider == pytest.approx(by_query(shares(expected, hits), QUERIES), abs=1e-9)
     assert 0.2 < among.mean < wider[0] and judgement.texts == len(TEXTS)
     assert words in found.line and "queries are shorter" not in found.line
-    assert judgement.log.by_document and "a document with several rows counts once" in found.line
+    assert judgement.by_document and "a document with several rows counts once" in found.line
 
     # The 20 queries that differ most, with both lists
     worst = judgement.log.differing

@@ -75,10 +75,17 @@ def show_log(log: LogOverlap) -> None:
     """The shares by length of the queries, then the queries whose lists differ most, with both lists side by side."""
     rows = []
     for group in log.lengths:
-        among, wider = group.shares.among, group.shares.among_wider
-        assert among is not None and wider is not None
+        among, wider, interval = group.shares.among, group.shares.among_wider, group.shares.among_wider_interval
+        assert among is not None and wider is not None and interval is not None
         name = f"queries of {group.shortest:,} to {group.longest:,} characters"
-        rows.append([name, f"{group.queries:,}", f"{among.mean:.2f} {among.text}", f"{wider:.2f}"])
+        rows.append(
+            [
+                name,
+                f"{group.queries:,}",
+                f"{among.mean:.2f} {among.text}",
+                f"{wider:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]",
+            ]
+        )
     show_table(["", "number", f"overlap@{NEIGHBOR_COUNT}", f"in the first {WIDER}"], rows)
     for query in log.differing[:_SHOWN_QUERIES]:
         print_result(f"\n{query.among:.1f} of the ten for {one_line(query.query)[:_SHOWN_CHARACTERS]!r}")

@@ -138,12 +138,12 @@ def judge_log(log: QueryLog, maker: str, maker_vectors: Array, student: Embedder
         similarity_source=index.similarity_source,
         all_rows=index.all_rows,
         parts=tuple(measured_parts),
+        by_document=by_document,
         log=LogOverlap(
             maker,
             log.distinct,
             _by_length(log.queries, overlaps),
             _differing(log.queries, overlaps, whole, index),
-            by_document,
         ),
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from distilvec.core.similarity import NEIGHBOR_COUNT, Similarity, SimilaritySource
 from distilvec.core.vectors import cosine_pairs
-from distilvec.evaluation.search import top_k
+from distilvec.evaluation.search import DocumentSearch, top_k
 from distilvec.evaluation.significance import difference_interval, mean_interval
 from distilvec.teachers.agreement import Agreement
 
@@ -108,14 +108,13 @@ class LogOverlap:
     """The queries of a log, embedded by `made_by`, the model of the index, and by the student.
 
     `distinct` queries are in the log. `lengths`: from the shortest third to the longest; `differing`: the queries whose
-    lists differ most. Several rows of a document counted once where `by_document`.
+    lists differ most.
     """
 
     made_by: str
     distinct: int
     lengths: tuple[LengthOverlap, ...]
     differing: tuple[DifferingQuery, ...]
-    by_document: bool
 
 
 @dataclass(frozen=True)
@@ -128,8 +127,9 @@ class Judgement:
     `gain` the student's shares less those of the start, query by query. `trained` takes texts as queries that the
     student was trained on. `cosine` is the mean cosine of the student's and the teacher's vectors of the queries, None
     without a common space. `agreement` compares them row by row with those that an index stores. Of an index of which
-    a part was read, `all_rows` are the rows of the whole, and `parts` what is found among fewer candidates. `log` has
-    the details where the queries are those of a log, not stored texts.
+    a part was read, `all_rows` are the rows of the whole, and `parts` what is found among fewer candidates. With
+    `by_document` several rows of a document count once. `log` has the details where the queries are those of a log, not
+    stored texts.
     """
 
     origin: Literal["teacher", "index"]
@@ -148,6 +148,7 @@ class Judgement:
     similarity_source: SimilaritySource | None = None
     all_rows: int | None = None
     parts: tuple[PartOverlap, ...] = ()
+    by_document: bool = False
     log: LogOverlap | None = None
 
     @property
@@ -235,9 +236,22 @@ def overlap_by_query(
 
 
 def nearest_rows(
-    queries: Array, candidates: Array, count: int, similarity: Similarity = "cosine", own: Array | None = None
+    queries: Array,
+    candidates: Array,
+    count: int,
+    similarity: Similarity = "cosine",
+    own: Array | None = None,
+    documents: Array | None = None,
 ) -> Array:
-    """Rows of each query's `count` nearest candidates, best first, without its `own` row: int64 [queries, count]."""
+    """Rows of each query's `count` nearest candidates, best first, without its `own` row: int64 [queries, count].
+
+    With `documents`, the numbers of the documents that the candidates are parts of, int64 [candidates], these numbers
+    instead, each once: a document is as near as its nearest part.
+    """
+    if documents is not None:
+        search = DocumentSearch(queries, count, similarity)
+        search.add(candidates, documents.astype(np.uint64), np.arange(len(candidates)))
+        return search.documents.astype(np.int64)
     if own is None:
         return top_k(queries, candidates, count, similarity=similarity)[0]
     rows = top_k(queries, candidates, count + 1, similarity=similarity)[0]
@@ -260,18 +274,21 @@ def find_overlap(
     student_candidates: Array | None,
     common_space: bool,
     origins: Array | None = None,
+    documents: Array | None = None,
 ) -> QueryOverlaps:
     """What a student finds of the teacher's `expected` neighbours [queries, NEIGHBOR_COUNT].
 
     `similarity` is the teacher's; a student in the teacher's space is trained for it. One with a space of its own is
-    compared by cosine. Without `student_candidates` nothing is searched alone. `origins` are those of the queries.
+    compared by cosine. Without `student_candidates` nothing is searched alone. `origins` are those of the queries. With
+    the `documents` of the candidates, `expected` are numbers of documents; see `nearest`.
     """
     alone = among = wider = None
     if student_candidates is not None:
         compared: Similarity = similarity if common_space else "cosine"
-        alone = shares(expected, nearest_rows(student_queries, student_candidates, NEIGHBOR_COUNT, compared))
+        hits = nearest_rows(student_queries, student_candidates, NEIGHBOR_COUNT, compared, documents=documents)
+        alone = shares(expected, hits)
     if common_space:
-        rows = nearest_rows(student_queries, teacher_candidates, WIDER, similarity)
+        rows = nearest_rows(student_queries, teacher_candidates, WIDER, similarity, documents=documents)
         among, wider = shares(expected, rows[:, :NEIGHBOR_COUNT]), shares(expected, rows)
     return QueryOverlaps(alone, among, wider, origins)
 

@@ -16,17 +16,15 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError, about
-from distilvec.core.similarity import FEWEST_CANDIDATES, NEIGHBOR_COUNT
+from distilvec.core.similarity import FEWEST_CANDIDATES, NEIGHBOR_COUNT, Similarity
 from distilvec.data.corpus import text_key
 from distilvec.data.origins import draw_origins, spread_over_origins
 from distilvec.evaluation.overlap import (
     PARTS,
     Judgement,
     PartOverlap,
-    QueryOverlaps,
     find_overlap,
     nearest_rows,
-    overlap_by_query,
 )
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, RetrievalTask, StoredTask, Task, make_retrieval
@@ -174,12 +172,16 @@ def held_part(task: RetrievalTask, table: TableEmbedder) -> RetrievalTask:
 def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: Embedder | None = None) -> Judgement:
     """Judge a model as the query encoder of an index: its vectors of stored texts among all other stored vectors.
 
+    Where the index names enough documents, several rows of a document count once.
     Errors: DistilvecError for an index of too few texts.
     """
     texts, vectors, origins = _stored_documents(index)
     chosen, others = draw_stored(texts, origins, queries, str(index.table.path))
     query_origins = origins[chosen]
-    expected = nearest_rows(vectors[chosen], vectors[others], NEIGHBOR_COUNT, index.similarity)
+    with about("teacher"):
+        by_document = index.named_documents >= FEWEST_CANDIDATES
+    documents = origins[others] if by_document else np.arange(len(others))
+    expected = nearest_rows(vectors[chosen], vectors[others], NEIGHBOR_COUNT, index.similarity, documents=documents)
     query_texts = [texts[row] for row in chosen]
     models = {"student": student} if start is None else {"student": student, "start": start}
     shares, cosine, agreement = {}, None, None
@@ -188,13 +190,15 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
         model_vectors = model.embed(query_texts, "document")
         common_space = model_vectors.shape[1] == vectors.shape[1]
         shares[name] = find_overlap(
-            expected, vectors[others], index.similarity, model_vectors, None, common_space, query_origins
+            expected, vectors[others], index.similarity, model_vectors, None, common_space, query_origins, documents
         )
         if name == "student" and common_space:
             agreement = _agreement(model, index, query_texts, model_vectors, vectors[chosen], vectors)
             cosine = agreement.cosine
             if index.all_rows is not None:
-                parts = _parts(vectors[chosen], vectors[others], model_vectors, index, query_origins)
+                parts = _parts(
+                    vectors[chosen], vectors[others], model_vectors, documents, index.similarity, query_origins
+                )
                 among = shares[name].summary().among
                 assert among is not None
                 parts.append(PartOverlap(len(others), among))
@@ -213,20 +217,29 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
         similarity_source=index.similarity_source,
         all_rows=index.all_rows,
         parts=tuple(parts),
+        by_document=by_document,
     )
 
 
 def _parts(
-    queries: Array, candidates: Array, student_queries: Array, index: TableEmbedder, origins: Array
+    queries: Array,
+    candidates: Array,
+    student_queries: Array,
+    documents: Array,
+    similarity: Similarity,
+    origins: Array,
 ) -> list[PartOverlap]:
     """What the student finds among a hundredth and a tenth of the candidates, drawn by seed."""
     order = np.random.default_rng(0).permutation(len(candidates))
     parts = []
     for divisor in PARTS:
-        drawn = candidates[order[: len(candidates) // divisor]]
+        drawn = order[: len(candidates) // divisor]
         if len(drawn) >= FEWEST_CANDIDATES:
-            values = overlap_by_query(queries, drawn, student_queries, drawn, index.similarity, index.similarity)
-            among = QueryOverlaps(among=values, origins=origins).summary().among
+            expected = nearest_rows(queries, candidates[drawn], NEIGHBOR_COUNT, similarity, documents=documents[drawn])
+            found = find_overlap(
+                expected, candidates[drawn], similarity, student_queries, None, True, origins, documents[drawn]
+            )
+            among = found.summary().among
             assert among is not None
             parts.append(PartOverlap(len(drawn), among))
     return parts

@@ -333,15 +333,15 @@ def overlap_sentence(judgement: Judgement) -> str:
 def _queries_text(judgement: Judgement) -> str:
     """Return what the queries of an index were, and with real ones what a reranker could still find."""
     log = judgement.log
+    documents = "; a document with several rows counts once" if judgement.by_document else ""
     if log is None:
-        return "judged on stored texts; queries are shorter"
+        return f"judged on stored texts; queries are shorter{documents}"
     share, interval = judgement.student.among_wider, judgement.student.among_wider_interval
     assert share is not None and interval is not None
     wider = f"its first {WIDER} hold {share:.2f} of them [{interval[0]:.2f}, {interval[1]:.2f}]"
     drawn = f"{judgement.queries:,} queries"
     if judgement.queries < log.distinct:
         drawn = f"{judgement.queries:,} of {log.distinct:,} distinct queries, drawn evenly"
-    documents = "; a document with several rows counts once" if log.by_document else ""
     return f"{wider}; judged on {drawn}, by what {log.made_by} finds{documents}"
 
 

@@ -20,7 +20,7 @@ from transformers import AutoModel, AutoTokenizer, T5Gemma2Config, T5Gemma2ForCo
 from transformers.models.t5gemma2.modeling_t5gemma2 import T5Gemma2Encoder
 
 from distilvec.config.student import StudentSection
-from distilvec.core.errors import about
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.info import TeacherInfo
 from distilvec.core.model_name import ModelName
 from distilvec.models.checks import check_complete
@@ -73,6 +73,30 @@ def test_weights_and_layers_must_meet(folder, gap):
         open_embedder(str(folder))
     with refused("student.model", "weights"), about("student.model"):
         load_backbone(ModelName(str(folder)))
+
+
+@pytest.mark.parametrize("gap", [None, *GAPS])
+def test_names_alone_and_a_second_network_give_one_answer(folder, gap, monkeypatch):
+    if gap is not None:
+        GAPS[gap](folder)
+    backbone, networks, answers = AutoModel.from_pretrained(folder), [], []
+    load_network = type(backbone).from_pretrained
+
+    def from_pretrained(*arguments, **options):
+        networks.append(arguments)
+        return load_network(*arguments, **options)
+
+    monkeypatch.setattr(type(backbone), "from_pretrained", from_pretrained)
+    for needs_network in (False, True):
+        if needs_network:
+            monkeypatch.setattr("distilvec.models.checks._has_own_names", lambda *_: False)
+        try:
+            check_complete(backbone, ModelName(str(folder)), "")
+            answers.append("")
+        except DistilvecError as error:
+            answers.append(str(error))
+    assert answers[0] == answers[1] and bool(answers[0]) == (gap is not None)
+    assert len(networks) == (1 if gap is None else 2)
 
 
 @pytest.mark.parametrize("gap", ["a layer", "layers that it leaves out"])

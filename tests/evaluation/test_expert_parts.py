@@ -143,7 +143,7 @@ def test_groups_of_tasks_and_of_classes():
 EXPERTS = {"student__experts": {"count": 3, "width": 16}, "evaluation__parts": ["experts"]}
 
 
-def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path, no_pages):
+def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path, no_pages, figures):
     rows = [
         {"sentence1": one, "sentence2": two, "score": number % 5}
         for number, (one, two) in enumerate(zip(make_texts(40), make_texts(40, 1), strict=True))

@@ -71,7 +71,7 @@ def test_texts_are_drawn_by_language_held_out_ones_first(sources, tmp_path, monk
         assert len(held_out & set(texts)) == min(20, len(held_out & set(found[name])))
 
 
-def test_a_run_with_another_tokenizer_shows_what_it_changes(tiny_recipe, tiny_model, sources, other, tmp_path):
+def test_a_run_with_another_tokenizer_shows_what_it_changes(tiny_recipe, tiny_model, sources, other, tmp_path, figures):
     pairs = zip(make_texts(20), make_texts(20, 1), strict=True)
     rows = [{"sentence1": one, "sentence2": two, "score": place % 5} for place, (one, two) in enumerate(pairs)]
     (tmp_path / "sts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")

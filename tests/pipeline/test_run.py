@@ -93,7 +93,7 @@ def record_rows(folder):
 
 
 @pytest.mark.slow
-def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_cache, monkeypatch):
+def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_cache, monkeypatch, figures):
     """Every part, from kept students to the page; a second run finds all of it done, a part that is missing is made
     alone.
     """

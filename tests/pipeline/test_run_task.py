@@ -67,6 +67,7 @@ def task_recipe(tiny_model, tmp_path):
     return make
 
 
+@pytest.mark.usefixtures("figures")
 @pytest.mark.parametrize("kind", CASES)
 def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, capsys, monkeypatch):
     if kind != "pair":  # one page is enough

@@ -92,7 +92,7 @@ def test_quoted_reads_back():
     assert eval(escape.quoted("a\u202eb\x7f")) == "a\u202eb\x7f"
 
 
-def test_pictures_and_pages_of_hostile_names(tmp_path):
+def test_pictures_and_pages_of_hostile_names(tmp_path, figures):
     """Every SVG is well-formed, no page runs a script or hides a direction, in a run's report and in a comparison."""
     from xml.etree import ElementTree
 

@@ -361,12 +361,12 @@ def test_a_comparison():
     assert Comparison([Row("x")]).verdict == ""
 
 
-def test_a_sweep_has_its_page(tmp_path):
+def test_a_sweep_has_its_page(tmp_path, figures):
     assert (page := draw_sweep(RunFolder(tmp_path), sample_comparison())) == tmp_path / "comparison.html"
     assert "Pareto front" in page.read_text(encoding="utf-8") and RunFolder(tmp_path).figures.is_dir()
 
 
-def test_writing(tmp_path):
+def test_writing(tmp_path, figures):
     path = tmp_path / "new" / "comparison.html"
     assert draw_comparison(path, sample_comparison()) == path and "Comparison of 4 runs" in path.read_text(
         encoding="utf-8"

@@ -56,8 +56,7 @@ if os.environ.get("DISTILVEC_REQUIRE_CHROMIUM") != "1":
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """report.html with report.json and real figures, comparison.html."""
-    from distilvec.report.comparison import draw_comparison
-    from distilvec.report.write import draw_report
+    from distilvec.report import comparison, write
 
     folder, report = tmp_path_factory.mktemp("pages"), as_report(sample_report())
     report.verdict = make_verdict(report.scores, report.intervals["student"], report.speed, report.record)
@@ -65,8 +64,11 @@ def folder(tmp_path_factory):
     run = RunFolder(folder)
     run.make()
     report.write(run)
-    draw_report(run, report)
-    draw_comparison(folder / "comparison.html", sample_comparison())
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (write, comparison):
+            patch.setattr(module, "write_figure", write_figure)
+        write.draw_report(run, report)
+        comparison.draw_comparison(folder / "comparison.html", sample_comparison())
     for name, job in jobs().items():
         page = render_page(job, lambda figure: write_figure(figure, None))
         (folder / f"{name}.html").write_text(page, encoding="utf-8")

@@ -132,7 +132,7 @@ def test_an_empty_part_draws_nothing(content):
         assert shown.section(as_report({"vocabulary": empty})) is None
 
 
-def test_a_sweep_over_vocabularies_is_drawn_against_parameters(tmp_path):
+def test_a_sweep_over_vocabularies_is_drawn_against_parameters(tmp_path, figures):
     comparison, sizes = sample_comparison(), (8192, 16_384, 32_768, 65_536)
     for row, size in zip(comparison.rows, sizes, strict=True):
         row.run, row.parameters, row.megabytes = f"size={size}", 14e6 + 384 * size, None

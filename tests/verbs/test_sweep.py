@@ -250,7 +250,7 @@ def test_built_in_sweeps_expand(path):
 
 
 @pytest.mark.slow
-def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkeypatch):
+def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkeypatch, figures):
     members, out = sweep_of(GRID, train__max_steps=4), tmp_path / "out"
     embedded: list[str] = []
     batches = ModelEmbedder.batches

@@ -80,9 +80,9 @@ def train(cases: list[tuple[str, str, int | None]]) -> None:
     from loops import make_loop, stop_after
 
     from distilvec.config import recipe as recipes
-    from distilvec.core.processes import join
+    from distilvec.core.processes import join_processes
 
-    join("cpu")
+    join_processes("cpu")
     for recipe, folder, stop in cases:
         loop = make_loop(recipes.load(Path(recipe)), Path(folder))
         (loop if stop is None else stop_after(loop, stop)).run()
@@ -94,9 +94,9 @@ def clocks(recipe: Path) -> None:
     from loops import make_loop
 
     from distilvec.config import recipe as recipes
-    from distilvec.core.processes import join, rank
+    from distilvec.core.processes import join_processes, rank
 
-    join("cpu")
+    join_processes("cpu")
     loop, steps = make_loop(recipes.load(recipe), recipe.with_suffix("")), []
     loop.saved_at -= 3600 * rank()
     save = loop._checkpoint
@@ -125,11 +125,11 @@ def gradients(model: str) -> None:
     """Print each method whose loss and gradients are those of one process, to 1e-6."""
     from distilvec.core.errors import DistilvecError
     from distilvec.core.method_file import method_names
-    from distilvec.core.processes import average_gradients, close, is_sharded, join, world_size
+    from distilvec.core.processes import average_gradients, close, is_sharded, join_processes, world_size
     from distilvec.core.task_head import TaskInfo
     from distilvec.train.sharding import shard
 
-    join("cpu")
+    join_processes("cpu")
     for name in method_names():
         for task in (None, TaskInfo("classification", 3)):
             try:

@@ -29,7 +29,7 @@ from distilvec.core.log import log
 from distilvec.core.model_name import ModelName
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
-from distilvec.core.processes import is_main, join, main_first
+from distilvec.core.processes import is_main, join_processes, main_first
 from distilvec.core.run_folder import RunFolder
 from distilvec.data.corpus import validation_size
 from distilvec.data.readers import check_readable
@@ -65,7 +65,7 @@ def run_causal(recipe: CausalRecipe, folder: Path, restart: bool = False) -> dic
         raise DistilvecError("next-token models cannot be sharded.", "Remove the key.", key="train.shard")
     if recipe.data.tests:
         check_rouge()
-    join(recipe.train.device)
+    join_processes(recipe.train.device)
     fingerprint = training_fingerprint(recipe)
     with ExitStack() as stack:
         with main_first():

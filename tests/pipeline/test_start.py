@@ -39,7 +39,7 @@ from distilvec.students import narrow
 from distilvec.students.encoder import Encoder
 from distilvec.students.regression import mean_distance
 from distilvec.train.metrics import read_metrics
-from distilvec.train.validation import validate
+from distilvec.train.validation import validate_student
 from distilvec.verbs.plan.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -445,7 +445,7 @@ def test_on_real_text_the_start_is_nearer_to_the_teacher(tiny_recipe, tmp_path, 
         job = resolve(recipe, tmp_path / name)
         encoder, objective = prepare(job).student, make_objective(job.stages[0], job.context)
         data = prepare_data(job, encoder.model).training_data(required_outputs(objective, None))
-        return validate(encoder, objective, data, Accelerator(cpu=True), 16)[0]["distance"]
+        return validate_student(encoder, objective, data, Accelerator(cpu=True), 16)[0]["distance"]
 
     assert distance("ridge", **RIDGE) < 0.9 * distance("plain")
 

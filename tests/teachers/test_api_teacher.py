@@ -23,7 +23,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.columns import score_columns
 from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.tasks import StsTask
-from distilvec.remote.meter import Batch, Meter, make_batches, read_counts, token_counter
+from distilvec.remote.meter import Meter, RequestBatch, make_batches, read_counts, token_counter
 from distilvec.teachers.api_embedder import _PROBE, AGAIN, ApiEmbedder
 from distilvec.teachers.cache.store import TeacherCache
 
@@ -121,7 +121,7 @@ def test_two_processes_count_together(tmp_path):
     first.add(retries=1)
     assert first.counts == read_counts(tmp_path / "n.json")
     assert first.counts == {"requests": 0, "retries": 1, "tokens": 1900, "written": 50}
-    with refused("teacher.most_tokens"), second.request(Batch(0, 1, tokens=60, most=60)):
+    with refused("teacher.most_tokens"), second.request(RequestBatch(0, 1, tokens=60, most=60)):
         pass
 
 

@@ -13,7 +13,7 @@ import torch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs, TokenOutputSpec
 from distilvec.losses.dynamic_cka import RULES, dynamic_cka
-from distilvec.teachers.cache.signals import Ragged, compress, decompress, token_settings
+from distilvec.teachers.cache.signals import Ragged, compress_tokens, decompress, token_settings
 
 WANTS = TokenOutputSpec("offsets", hidden=(-1,), importance=True, gram_layers=(2, 4), divisor=3)
 CPU = torch.device("cpu")
@@ -43,7 +43,7 @@ def encoded(batch=5, tokens=9, width=16, most=4, seed=0):
 
 def there_and_back(found, hidden="int8", required=WANTS):
     settings = token_settings(required, hidden, 16, "cafe", 64)
-    return ModelOutputs(**decompress(compress(found, settings), settings, CPU)), settings
+    return ModelOutputs(**decompress(compress_tokens(found, settings), settings, CPU)), settings
 
 
 @pytest.mark.parametrize(("hidden", "steps"), [("int8", 127), ("float16", 1024)])
@@ -66,7 +66,7 @@ def test_a_batch_comes_back(hidden, steps):
 def test_real_tokens_alone_are_kept():
     exact = encoded()
     settings = token_settings(WANTS, "int8", 16, "cafe", 64)
-    found = compress(exact, settings)
+    found = compress_tokens(exact, settings)
     tokens, counts = int(exact.mask.sum()), (exact.selected[..., 0] >= 0).sum(1)
     assert found["hidden"].values.nbytes == tokens * (16 + 4)
     assert found["importance"].values.nbytes == tokens * 2
@@ -87,7 +87,7 @@ def test_padding_changes_nothing():
         selected=torch.nn.functional.pad(exact.selected, (0, 0, 0, 2), value=-1),
         grams={layer: torch.nn.functional.pad(gram, (0, 2, 0, 2)) for layer, gram in exact.grams.items()},
     )
-    one, other = compress(exact, settings), compress(wider, settings)
+    one, other = compress_tokens(exact, settings), compress_tokens(wider, settings)
     for name, ragged in one.items():
         np.testing.assert_array_equal(ragged.values, other[name].values)
         np.testing.assert_array_equal(ragged.lengths, other[name].lengths)
@@ -96,7 +96,7 @@ def test_padding_changes_nothing():
 def test_a_row_alone_is_as_it_is_in_a_batch():
     exact = encoded()
     settings = token_settings(WANTS, "int8", 16, "cafe", 64)
-    found = compress(exact, settings)
+    found = compress_tokens(exact, settings)
     whole = ModelOutputs(**decompress(found, settings, CPU))
     for row in range(5):
         alone = ModelOutputs(
@@ -144,7 +144,7 @@ def test_an_empty_selection_everywhere():
     )
     back, _ = there_and_back(nothing)
     assert back.selected.shape == (5, 0, 2) and back.grams[2].shape == (5, 0, 0)
-    assert isinstance(compress(nothing, token_settings(WANTS, "int8", 16, "cafe", 64))["grams"], Ragged)
+    assert isinstance(compress_tokens(nothing, token_settings(WANTS, "int8", 16, "cafe", 64))["grams"], Ragged)
 
 
 def token_states(width, seed, texts=12, tokens=30):
@@ -175,7 +175,7 @@ def test_dynamic_cka_has_the_live_teachers_gradient_from_float16_states(rule):
     live, gaps = gradient(theirs), {}
     for hidden in ("float16", "int8"):
         settings = token_settings(TokenOutputSpec(hidden=(-1,)), hidden, 384, "", 64)
-        stored = compress(ModelOutputs(hidden_layers={-1: theirs}, mask=their_mask), settings)
+        stored = compress_tokens(ModelOutputs(hidden_layers={-1: theirs}, mask=their_mask), settings)
         states = decompress(stored, settings, CPU)["hidden_layers"][-1]
         gaps[hidden] = float((gradient(states) - live).norm() / live.norm())
     assert gaps["float16"] < 0.04 < gaps["int8"]

@@ -12,7 +12,7 @@ from teachers.test_cache import MANIFEST, damage, keys, vectors
 from distilvec.core.errors import DistilvecError
 from distilvec.teachers.cache import journal
 from distilvec.teachers.cache.manifest import read_manifest
-from distilvec.teachers.cache.signals import Ragged, TokenSettings, join
+from distilvec.teachers.cache.signals import Ragged, TokenSettings, join_ragged
 from distilvec.teachers.cache.store import TeacherCache
 
 TOKENS = TokenSettings("int8", 6, (-1,), True, (3, 4), 3, "offsets", "cafe", 64)
@@ -88,7 +88,7 @@ def test_taking_and_joining_rows_is_what_lists_give():
     whole = Ragged(np.concatenate(lists), np.array([len(part) for part in lists]))
     order = generator.permutation(12)
     np.testing.assert_array_equal(whole.take(order).values, np.concatenate([lists[row] for row in order]))
-    both = join([whole.take(np.arange(5)), whole.take(np.arange(5, 12))])
+    both = join_ragged([whole.take(np.arange(5)), whole.take(np.arange(5, 12))])
     np.testing.assert_array_equal(both.values, whole.values)
     np.testing.assert_array_equal(both.offsets, whole.offsets)
 

@@ -17,7 +17,7 @@ from distilvec.config.training import UpdateSection
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.train.distillation import StepGradients
-from distilvec.train.prefetch import load
+from distilvec.train.prefetch import load_micro_batch
 from distilvec.train.update import Update, source_balance
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -346,7 +346,7 @@ def test_a_draw_is_a_dropout_mask(tiny_recipe, tmp_path):
     loop.module.train()
 
     def terms(masks: int) -> torch.Tensor:
-        micro_batches = [load(loop.data, loop._batches(0)[number], loop.device) for number in range(2)]
+        micro_batches = [load_micro_batch(loop.data, loop._batches(0)[number], loop.device) for number in range(2)]
         return StepGradients(loop.module, loop.accelerator, micro_batches, 0, 5)(masks=masks)["l2"]
 
     assert torch.equal(terms(0), terms(0)) and torch.equal(terms(1), terms(1))
@@ -372,7 +372,7 @@ def test_buffers_change_once_a_step(tiny_recipe, tmp_path, name):
     """A queue, say: every pass of a step sees what the first one saw."""
     loop = make_loop(tiny_recipe(), tmp_path / "run")
     objective = Counting()
-    micro_batches = [load(loop.data, loop._batches(0)[number], loop.device) for number in range(2)]
+    micro_batches = [load_micro_batch(loop.data, loop._batches(0)[number], loop.device) for number in range(2)]
     loop.module.objective = objective
     rule = Update(UpdateSection(name=name), loop.optimizer, loop.module)
     for number in range(3):

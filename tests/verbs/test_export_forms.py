@@ -18,7 +18,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.evaluation import parity
 from distilvec.evaluation.parity import equal_labels
-from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, check_onnx_place, tokenize
+from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, check_onnx_place, graph_inputs
 from distilvec.formats.sentence_transformers import finish_student, save_student
 from distilvec.report.exports import read_exports
 from distilvec.report.json_values import from_json
@@ -65,7 +65,7 @@ def test_a_form_matches_pytorch_and_is_recorded(to: str, world: SimpleNamespace)
     assert row.mean_cosine > (0.9 if is_int8 else 0.999) and (is_int8 or not row.out_of_tolerance)
     session = OnnxEmbedder(found.path)
     assert tuple(entry.name for entry in session.session.get_outputs()) == OUTPUTS
-    tokens = tokenize(world.model, world.texts[:3])
+    tokens = graph_inputs(world.model, world.texts[:3])
     vectors, states = session.run(tokens, OUTPUTS)
     expected = world.model.encode(world.texts[:3])
     assert (
@@ -152,7 +152,7 @@ def test_the_head_of_a_classifier_is_an_output(world: SimpleNamespace) -> None:
     exported = export_model(str(world.folder), "onnx", suite=world.suite)
     assert exported.forms["onnx"].labels == 1.0
     session = OnnxEmbedder(exported.path)
-    logits = session.run(tokenize(world.model, world.texts), ["logits"])[0]
+    logits = session.run(graph_inputs(world.model, world.texts), ["logits"])[0]
     found_labels = [["x", "y", "z"][row] for row in logits.argmax(axis=1)]
     assert found_labels == TaskModel(world.folder).predict(world.texts)
 

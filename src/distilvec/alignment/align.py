@@ -20,7 +20,7 @@ from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.alignment.edit_distance import type_pairs, warped_pairs
-from distilvec.alignment.offsets import FURTHER, ORDINARY, Numbers, Placed, SpanReader, join
+from distilvec.alignment.offsets import FURTHER, ORDINARY, Numbers, Placed, SpanReader, join_texts
 from distilvec.config.schema import SourceSection
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError, about
@@ -88,7 +88,7 @@ class Aligner:
     def align(self, texts: Sequence[Text], encoded: tuple[list[Encoding], list[Encoding]] | None = None) -> Aligned:
         """Return the pairs of these texts; `encoded` is the result of `encode` for them, if known."""
         student_encodings, teacher_encodings = encoded or self.encode(texts)
-        joined = join(texts)
+        joined = join_texts(texts)
         student = self.student.place(student_encodings, joined)
         teacher = self.teacher.place(teacher_encodings, joined)
         shares = None

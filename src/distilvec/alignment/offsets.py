@@ -70,7 +70,7 @@ class Placed:
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
 
-def join(texts: Sequence[Text]) -> Joined:
+def join_texts(texts: Sequence[Text]) -> Joined:
     """Put texts end to end."""
     pieces = [part for text in texts for part in ((text,) if isinstance(text, str) else text)]
     counts = np.fromiter((1 if isinstance(text, str) else 2 for text in texts), dtype=np.int64, count=len(texts))

@@ -131,14 +131,14 @@ def open_or_build(
 
     Errors: DistilvecError if the folder is not ours, cannot be made, or the disk is full.
     """
-    content = opened(folder, fingerprint, what, load, meta)
+    content = open_stored(folder, fingerprint, what, load, meta)
     if content is not None:
         return content
     with about(KEY, folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = acquire_lock(folder.with_name(f".{folder.name}.lock"), f"the {what} {folder}", wait=True)
     with lock:
-        content = opened(folder, fingerprint, what, load, meta)  # another process may have built it meanwhile
+        content = open_stored(folder, fingerprint, what, load, meta)  # another process may have built it meanwhile
         if content is not None:
             return content
         with _new_folder(folder, needed, what, meta) as new:
@@ -149,7 +149,7 @@ def open_or_build(
     return load(folder)
 
 
-def opened(
+def open_stored(
     folder: Path, fingerprint: str, what: str, load: Callable[[Path], Content], meta: str = META
 ) -> Content | None:
     """The content of a folder; None if it is absent, of another fingerprint, or damaged (which is logged)."""

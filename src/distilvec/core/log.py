@@ -85,7 +85,7 @@ class Advance(Protocol):
         """Show the new state."""
 
 
-class Pace:
+class ProgressPace:
     """Items a second, measured from the moment it is made, and the time left.
 
     Until the first report a model is loaded, texts are tokenized, kernels are compiled: a rate with that in it promises
@@ -196,7 +196,7 @@ def _bar(what: str, total: int, unit: str, start: int) -> Iterator[Advance]:
 
     columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("count", "rate", "left", "note")]
     texts = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=None), *columns)
-    pace = Pace(total, start)
+    pace = ProgressPace(total, start)
     with Progress(*texts, console=console()) as bar:
         task = bar.add_task(
             what, total=total, completed=start, count=f"{start:,}/{total:,} {unit}", rate="", left="", note=""
@@ -228,7 +228,7 @@ def _has_widgets() -> bool:
 
 
 def _lines(what: str, total: int, unit: str, start: int) -> Advance:
-    pace = Pace(total, start)
+    pace = ProgressPace(total, start)
     next_line = pace.began + min(FIRST_LINE_SECONDS, LINE_SECONDS[level()])
     finished = False
 

@@ -38,7 +38,7 @@ _BUCKET = 1 << 24  # numbers averaged at once
 _DIMENSIONS = 8  # at most, of a gathered tensor
 
 
-def join(device: str) -> None:
+def join_processes(device: str) -> None:
     """Join the processes of this run. WORLD_SIZE and RANK in the environment say how many there are, and which is this.
 
     `torchrun`, `accelerate launch` and `distilvec run --processes` set them. In a single process the state that an

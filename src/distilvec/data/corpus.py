@@ -296,7 +296,7 @@ def build_corpus(
         for source, count in zip(section.sources, counts, strict=True):
             outcomes = {outcome: count[outcome] for outcome in _REPORTED}
             totals["sources"].append({"name": source.label, **outcomes})
-        return describe(totals, prompts, section.sources)
+        return describe_corpus(totals, prompts, section.sources)
 
     return open_or_build(folder, name, "corpus", needed, build, Corpus)
 
@@ -392,7 +392,7 @@ def _check_rows(section: CorpusSection, totals: Mapping[str, Any]) -> None:
     raise DistilvecError(f"{problem}: {', '.join(causes)}.", fix, key="corpus.sources")
 
 
-def describe(report: dict[str, Any], prompts: Mapping[Role, str], sources: Sequence[Any]) -> dict[str, Any]:
+def describe_corpus(report: dict[str, Any], prompts: Mapping[Role, str], sources: Sequence[Any]) -> dict[str, Any]:
     """The content of a corpus's meta.json; `sources` have a label, a role and perhaps a language."""
     return {
         "report": report,

@@ -28,7 +28,7 @@ from distilvec.core.errors import DistilvecError, about
 from distilvec.core.hashing import hash_files
 from distilvec.core.log import log
 from distilvec.core.task_head import PAIRS, TaskInfo
-from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, describe, text_key
+from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, describe_corpus, text_key
 from distilvec.data.corpus_files import Rows, TextWriter, as_keys, clean_text, write_columns
 from distilvec.data.labelled_rows import load_labelled
 from distilvec.data.origins import draw_origins, origin_numbers
@@ -185,7 +185,7 @@ def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder:
         "holdout": len(validation),
         "sources": [{"name": section.label, "kept": count}],
     }
-    meta = {"fingerprint": name, **describe(report, prompts, [section]), "paired": _is_joint(section)}
+    meta = {"fingerprint": name, **describe_corpus(report, prompts, [section]), "paired": _is_joint(section)}
     is_trained = np.isin(np.arange(count), rows[~is_validation])
     write_corpus(folder / "corpus", list(row_of_text), prompts.get(section.role, ""), is_trained, meta)
     return {"name": section.label, "kind": section.type, "classes": classes, "scale": scale}

@@ -22,7 +22,7 @@ from distilvec.data.corpus_files import clean_text
 from distilvec.data.readers import MAPPING, extension
 from distilvec.data.sources import read_source
 from distilvec.remote.client import MOST_BYTES, BatchRefused, Client
-from distilvec.remote.meter import Batch, most_tokens_of, token_counter
+from distilvec.remote.meter import RequestBatch, most_tokens_of, token_counter
 
 KEY = "synthesize"  # of the section, in messages
 ANSWERS = "answers.jsonl"
@@ -217,7 +217,7 @@ class _Writer:
         """The answer to one request, as it was written."""
         section = self.section
         prompt = fill_prompt(self.prompt, words)
-        batch = Batch(0, len(words), self.count([prompt])[0], most_tokens_of(prompt), section.answer_tokens)
+        batch = RequestBatch(0, len(words), self.count([prompt])[0], most_tokens_of(prompt), section.answer_tokens)
         request = {
             "model": section.model,
             "messages": [{"role": "user", "content": prompt}],

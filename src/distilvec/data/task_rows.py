@@ -114,7 +114,7 @@ def only_columns(row: Row, needed: Sequence[str], optional: Sequence[str] = ()) 
     return {name: row[name] for name in (*needed, *optional) if name in row}
 
 
-def texts_of(rows: Sequence[LocatedRow], column: str) -> list[str]:
+def column_texts(rows: Sequence[LocatedRow], column: str) -> list[str]:
     """The texts of a column."""
     return [text_of(row[column], where, column) for where, row in rows]
 

@@ -19,11 +19,11 @@ from distilvec.data.readers import ClassName
 from distilvec.data.row_splits import draw_training_rows
 from distilvec.data.task_rows import (
     TableOptions,
+    column_texts,
     label_of,
     number_of,
     some_of,
     table_rows,
-    texts_of,
 )
 from distilvec.evaluation.tasks import (
     ClassificationTask,
@@ -43,7 +43,7 @@ TEST_SPLIT = TableOptions()
 def load_sts(name: str, path: Path, options: TableOptions = TEST_SPLIT, role: Role = "document") -> StsTask:
     """STS task from columns sentence1, sentence2 and score (finite numbers that differ)."""
     rows = table_rows(path, options, ("sentence1", "sentence2", "score"))
-    first, second = texts_of(rows, "sentence1"), texts_of(rows, "sentence2")
+    first, second = column_texts(rows, "sentence1"), column_texts(rows, "sentence2")
     gold = np.array([number_of(row["score"], line, "score") for line, row in rows])
     if np.ptp(gold) == 0:
         raise DistilvecError(
@@ -74,7 +74,7 @@ def load_pairs(
             "Set positive_label in the suite.",
             key=KEY,
         )
-    return PairTask(name, texts_of(rows, "sentence1"), texts_of(rows, "sentence2"), positive, role)
+    return PairTask(name, column_texts(rows, "sentence1"), column_texts(rows, "sentence2"), positive, role)
 
 
 def load_classification(
@@ -116,9 +116,9 @@ def load_classification(
             f"{path}: split '{train_split}' has one label only, '{train_labels[0][:80]}'.", "Add another.", key=KEY
         )
     keep = _training_rows(train_labels, train_limit, seed, path)
-    texts = texts_of(train, "text")
+    texts = column_texts(train, "text")
     return ClassificationTask(
-        name, [texts[i] for i in keep], [train_labels[i] for i in keep], texts_of(test, "text"), test_labels, role
+        name, [texts[i] for i in keep], [train_labels[i] for i in keep], column_texts(test, "text"), test_labels, role
     )
 
 

@@ -3,8 +3,8 @@
 The file holds the backbone and every module after it (pooling, Dense, Normalize). Inputs: `input_ids` and
 `attention_mask`; outputs: `sentence_embedding`, which fastembed reads as the first one, and `last_hidden_state`, which
 transformers.js, text-embeddings-inference and optimum read by name. Batch size and length are free: the file truncates
-nothing, so whoever runs it truncates texts to the model's maximum length, as `tokenize` does. Smaller files, fp16 and
-int8, are made of an fp32 one.
+nothing, so whoever runs it truncates texts to the model's maximum length, as `graph_inputs` does. Smaller files, fp16
+and int8, are made of an fp32 one.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def parity(
         batches.append(list(texts))
     differences: list[float] = []
     for batch in batches:
-        tokens = tokenize(model, batch)
+        tokens = graph_inputs(model, batch)
         with evaluating(model):
             features = model({name: values.to(model.device) for name, values in tokens.items()})
         vectors = truncate_embeddings(features["sentence_embedding"], model.truncate_dim)  # as `encode` ends
@@ -284,7 +284,7 @@ def _on_cpu(weight: Tensor) -> Tensor:
     return nn.Parameter(values, weight.requires_grad) if isinstance(weight, nn.Parameter) else values
 
 
-def tokenize(model: SentenceTransformer, texts: list[str], most: int = _PROBE_TOKENS) -> dict[str, Tensor]:
+def graph_inputs(model: SentenceTransformer, texts: list[str], most: int = _PROBE_TOKENS) -> dict[str, Tensor]:
     """Return `input_ids` and `attention_mask` [texts, tokens] of texts, truncated to `most` tokens.
 
     An empty text becomes one unknown token, as for the model itself (teachers/encode.py).
@@ -301,7 +301,7 @@ def _write_graph(graph: Graph, path: Path, dynamo: bool) -> None:
     """Trace the model on a small padded batch and write the graph."""
     model = graph.model
     limit = min(max_length(model), 12)
-    ids = tokenize(model, [PROBES[1]])["input_ids"][:, :limit].repeat(2, 1)
+    ids = graph_inputs(model, [PROBES[1]])["input_ids"][:, :limit].repeat(2, 1)
     mask = torch.ones_like(ids)
     mask[1, 0 if model[0].tokenizer.padding_side == "left" else -1] = 0
     names: dict[str, Any] = {"input_names": list(INPUTS), "output_names": list(graph.outputs), "dynamo": dynamo}

@@ -104,7 +104,7 @@ def save_folder(folder: Path, write: Callable[[Path], None], distillation: dict[
         mode = (new / "README.md").stat().st_mode
         for weights in new.rglob("*.safetensors"):  # safetensors makes files that only their owner reads
             weights.chmod(mode)
-        write_json(new / replace.RECORD, {**distillation, replace.FILES: replace.checksums(new)})
+        write_model_json(new / replace.RECORD, {**distillation, replace.FILES: replace.checksums(new)})
         if replace.is_unchanged(target, replace.read_record(new) or {}):
             return
         _sync_tree(new)  # before the move: a name on the disk must never lead to content that is not there yet
@@ -135,7 +135,7 @@ def finish_student(
         settings = json.loads(path.read_text(encoding="utf-8"))
         if settings.get("similarity_fn_name") != model.similarity_fn_name:
             path.unlink()  # a link: the earlier student keeps its own file
-            write_json(path, {**settings, "similarity_fn_name": model.similarity_fn_name})
+            write_model_json(path, {**settings, "similarity_fn_name": model.similarity_fn_name})
         check_saved(new, model, texts)
 
     save_folder(folder, write, distillation, card)
@@ -148,7 +148,7 @@ def replace_card(folder: Path, card: str) -> None:
     record = replace.read_record(folder) or {}
     if replace.FILES in record:
         record[replace.FILES][path.name] = checksum_once(path)
-        write_file(folder / replace.RECORD, json_text(record))
+        write_file(folder / replace.RECORD, model_json_text(record))
 
 
 def in_float32(model: SentenceTransformer) -> SentenceTransformer:
@@ -185,7 +185,7 @@ def write_modules(model: SentenceTransformer, folder: Path) -> None:
         # The old name of the class, which all versions know; the one of 5.4 and later is unknown to earlier ones
         reference = EXPERTS_TYPE if is_experts else f"sentence_transformers.models.{kind}"
         entries.append({"idx": number, "name": str(number), "path": path, "type": reference})
-    write_json(folder / "modules.json", entries)
+    write_model_json(folder / "modules.json", entries)
     write_settings(folder, dict(model.prompts), model.similarity_fn_name, model.default_prompt_name)
 
 
@@ -203,7 +203,7 @@ def write_settings(folder: Path, prompts: dict[str, str], similarity: str | None
         "default_prompt_name": default,
         "similarity_fn_name": similarity,
     }
-    write_json(folder / SETTINGS, settings)
+    write_model_json(folder / SETTINGS, settings)
 
 
 def _write_transformer(transformer: Any, folder: Path) -> None:
@@ -212,7 +212,7 @@ def _write_transformer(transformer: Any, folder: Path) -> None:
     length = transformer.max_seq_length
     backbone.save_pretrained(str(folder))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    write_json(folder / "config.json", portable_config(config))
+    write_model_json(folder / "config.json", portable_config(config))
     tokenizer.save_pretrained(str(folder))
     if not (folder / "tokenizer.json").exists():
         raise DistilvecError(
@@ -224,16 +224,16 @@ def _write_transformer(transformer: Any, folder: Path) -> None:
     # Settings of the last call, which would apply to every reader's calls
     state["truncation"] = None
     state["padding"] = None
-    write_json(folder / "tokenizer.json", state)
+    write_model_json(folder / "tokenizer.json", state)
     reads_token_types = "token_type_ids" in inspect.signature(backbone.forward).parameters
     config = tokenizer_config(tokenizer, length, reads_token_types)
-    write_json(folder / "tokenizer_config.json", config)
+    write_model_json(folder / "tokenizer_config.json", config)
     special = {key: config[key] for key in config if key.removesuffix("_token") in ROLES}
-    write_json(folder / "special_tokens_map.json", special)  # fastembed before 0.9 reads nothing else
+    write_model_json(folder / "special_tokens_map.json", special)  # fastembed before 0.9 reads nothing else
     if length is not None and length > UNLIMITED:
         length = None  # such numbers overflow in readers
     settings = {"max_seq_length": length, "do_lower_case": bool(transformer.do_lower_case)}
-    write_json(folder / "sentence_bert_config.json", settings)
+    write_model_json(folder / "sentence_bert_config.json", settings)
 
 
 def _write_as_it_is(module: Any, folder: Path) -> None:
@@ -248,7 +248,7 @@ def _write_pooling(pooling: Any, folder: Path) -> None:
         modes = (modes,)
     flags = {flag: mode in modes for mode, flag in POOLING_FLAGS.items()}
     config = {"word_embedding_dimension": pooling.embedding_dimension, **flags}
-    write_json(folder / "config.json", {**config, "include_prompt": pooling.include_prompt})
+    write_model_json(folder / "config.json", {**config, "include_prompt": pooling.include_prompt})
 
 
 def _write_dense(dense: Any, folder: Path) -> None:
@@ -260,7 +260,7 @@ def _write_dense(dense: Any, folder: Path) -> None:
     if set(features.values()) <= {"sentence_embedding"}:
         config = {name: value for name, value in config.items() if name not in features}
     portable |= {name: value for name, value in config.items() if value}
-    write_json(folder / "config.json", portable)
+    write_model_json(folder / "config.json", portable)
     weights = {name: value.detach().cpu().contiguous() for name, value in dense.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
@@ -377,12 +377,12 @@ def _sync_tree(folder: Path) -> None:
                 os.close(handle)
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_model_json(path: Path, content: Any) -> None:
     """Write JSON as sentence-transformers does."""
-    path.write_text(json_text(content), encoding="utf-8")
+    path.write_text(model_json_text(content), encoding="utf-8")
 
 
-def json_text(content: Any) -> str:
+def model_json_text(content: Any) -> str:
     """Return JSON as sentence-transformers writes it."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
@@ -405,8 +405,8 @@ def save_router(
         for role, tower in towers.items():
             (new / role).mkdir()
             _write_tower(tower, new / role, role)
-        write_json(new / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": ROUTER_TYPE}])
-        write_json(new / "router_config.json", _router_config(new, towers))
+        write_model_json(new / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": ROUTER_TYPE}])
+        write_model_json(new / "router_config.json", _router_config(new, towers))
         write_settings(new, prompts, query.similarity_fn_name)
         check_saved(new, towers, ())
 

@@ -31,7 +31,7 @@ from distilvec.losses.moe import (
     within_margin,
 )
 from distilvec.methods.base.layerwise import require_student_layers
-from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term, task_weights
+from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term, weights_with_task
 
 Facet = Literal["pointwise", "contrastive", "pairwise"]
 FACETS: tuple[Facet, ...] = ("pointwise", "contrastive", "pairwise")
@@ -50,7 +50,7 @@ def moe_weights(beta: float) -> Weights:
 def distillation_weights(moe: Weights, lambda_: float) -> Weights:
     """Return the terms of lambda L_MoE + (1 - lambda) L_CKA (eq. 14) with their weights.
 
-    L = (1 - w) L_task + w (lambda L_MoE + (1 - lambda) L_CKA): `task_weights` adds the task and w.
+    L = (1 - w) L_task + w (lambda L_MoE + (1 - lambda) L_CKA): `weights_with_task` adds the task and w.
     """
     return {name: lambda_ * weight for name, weight in moe.items()} | {"dynamic_cka": 1 - lambda_}
 
@@ -124,7 +124,7 @@ class DistillMoE(Objective):
     ) -> None:
         l_moe = moe_weights(beta) if manual is None else {"moe": 1.0}  # without experts eq. 7 has its first part alone
         terms = distillation_weights(l_moe, lambda_=mix)
-        super().__init__(context, weights, task_weights(task_shares(distillation_weight), terms, context, simcse))
+        super().__init__(context, weights, weights_with_task(task_shares(distillation_weight), terms, context, simcse))
         self.facets = facets
         self.temperature = temperature
         self.margin = margin

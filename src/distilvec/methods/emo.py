@@ -27,7 +27,7 @@ from distilvec.losses.emo import (
 )
 from distilvec.losses.transport import transport_cost
 from distilvec.methods.base.layerwise import require_layers, require_student_layers
-from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term, task_weights
+from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term, weights_with_task
 
 MOST_IDLE = 0.5  # share of the texts on which ira teaches nothing, from which a run says so
 
@@ -91,7 +91,7 @@ class Emo(Objective):
         simcse: bool = False,
     ) -> None:
         shares = task_shares(distillation_weight)
-        super().__init__(context, weights, task_weights(shares, {"ira": ira_weight, "otis": 1.0}, context, simcse))
+        super().__init__(context, weights, weights_with_task(shares, {"ira": ira_weight, "otis": 1.0}, context, simcse))
         self.divisor = divisor
         self.ira_special_tokens = ira_special_tokens
         self.ira_reduction = ira_reduction

@@ -41,7 +41,7 @@ from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.prepare import tokenize_corpus
 from distilvec.pipeline.student import trainable
 from distilvec.pipeline.train import measure_pace, steps_in_minutes
-from distilvec.teachers.cache.fill import compute_tokens, in_order
+from distilvec.teachers.cache.fill import compute_tokens, in_text_order
 from distilvec.teachers.cache.signals import Array, Ragged
 from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder
 from distilvec.train.stages import Stage
@@ -206,7 +206,7 @@ def cost_of_a_text(
         lengths = np.asarray(tokens.lengths[rows], dtype=np.int64)
 
         def compute(chosen: Rows) -> dict[str, Array | Ragged]:
-            return in_order(list(compute_tokens(teacher.manifest, corpus, source, rows[chosen])))
+            return in_text_order(list(compute_tokens(teacher.manifest, corpus, source, rows[chosen])))
 
         rate, _ = measure_rate(compute, lengths)
     return TextCost(size, rate.mean(lengths), rate, rate_text(rate, lengths))

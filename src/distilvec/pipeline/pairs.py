@@ -17,7 +17,7 @@ from distilvec.core.artifacts import ArtifactStore, open_or_build
 from distilvec.core.errors import DistilvecError, about
 from distilvec.core.hashing import hash_files
 from distilvec.core.vectors import cosine_pairs
-from distilvec.data.corpus import describe
+from distilvec.data.corpus import describe_corpus
 from distilvec.data.corpus_files import Rows, write_columns
 from distilvec.data.examples import write_corpus
 from distilvec.data.pairs import PairRow, Pairs, StoredPairs, capped, gather, read_pairs, split_rows
@@ -103,7 +103,7 @@ def _build(section: PairsSection, table: TableEmbedder, name: str, folder: Path)
     corpus_report: dict[str, Any] = {"read": count, "kept": count}
     corpus_report |= {"train": len(train.queries), "holdout": len(validation.queries)}
     corpus_report["sources"] = [{"name": source.label, "kept": count}]
-    meta = {"fingerprint": name, **describe(corpus_report, table.prompts, [source])}
+    meta = {"fingerprint": name, **describe_corpus(corpus_report, table.prompts, [source])}
     write_corpus(folder / "corpus", queries, table.prompts["query"], is_trained, meta)
     report = {
         "pairs": len(pairs),

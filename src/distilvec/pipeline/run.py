@@ -25,7 +25,7 @@ from pathlib import Path
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import begin_phase, log, phases
-from distilvec.core.processes import is_main, join, main_first, wait, world_size
+from distilvec.core.processes import is_main, join_processes, main_first, wait, world_size
 from distilvec.core.run_folder import RunFolder
 from distilvec.pipeline.claim import check_run, claim_folder
 from distilvec.pipeline.evaluate import evaluate
@@ -46,7 +46,7 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
     several processes (core/processes.py) all train, the main one does the rest; the others return None.
     """
     check_callbacks(callbacks)
-    join(recipe.train.device)
+    join_processes(recipe.train.device)
     if recipe.train.shard and world_size() == 1:
         raise DistilvecError(
             "found one process; expected several.",

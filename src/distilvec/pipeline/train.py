@@ -41,7 +41,7 @@ from distilvec.train.sharding import whole_model
 from distilvec.train.stages import Stage, stage_progress, take_over
 from distilvec.train.start import BEHIND_LAYER_RATE, HIGHEST_RATE
 from distilvec.train.trainer import Trainer, TrainingHooks, steps_between
-from distilvec.train.validation import padded_tokens, validate
+from distilvec.train.validation import padded_tokens, validate_student
 
 if TYPE_CHECKING:
     from distilvec.evaluation.pairs import PairJudgement
@@ -291,7 +291,7 @@ def measure_pace(encoder: Encoder, objective: Objective, data: TrainingData, tra
     ) -> tuple[dict[str, float], Metric]:
         _finish_device(accelerator.device)  # the steps before
         began = time.monotonic()
-        result = validate(encoder, objective, data, accelerator, size)
+        result = validate_student(encoder, objective, data, accelerator, size)
         _finish_device(accelerator.device)
         ends.append(time.monotonic())
         validations.append(ends[-1] - began)

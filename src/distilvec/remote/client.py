@@ -30,7 +30,7 @@ from distilvec.core.escape import one_line
 from distilvec.core.extras import require_extra
 from distilvec.core.log import log
 from distilvec.core.secrets import hidden, hide, keep_secret
-from distilvec.remote.meter import BYTES, Batch, Ended, Meter
+from distilvec.remote.meter import BYTES, Ended, Meter, RequestBatch
 
 if TYPE_CHECKING:
     import tenacity
@@ -181,7 +181,7 @@ class Client:
         self,
         path: str,
         body: dict[str, Any],
-        batch: Batch,
+        batch: RequestBatch,
         read: Callable[[Any], Answer],
         most_bytes: int = MOST_BYTES,
     ) -> Answer:
@@ -269,7 +269,7 @@ class Client:
         return self.section.retries
 
     def _ask(
-        self, path: str, body: dict[str, Any], batch: Batch, read: Callable[[Any], Answer], most_bytes: int
+        self, path: str, body: dict[str, Any], batch: RequestBatch, read: Callable[[Any], Answer], most_bytes: int
     ) -> Answer:
         """One request. Errors: _Again where a repetition can help, else DistilvecError."""
         self.announce()
@@ -429,7 +429,7 @@ def _is_whole(response: httpx2.Response) -> bool:
     return response.headers.get("content-length") == str(response.num_bytes_downloaded)
 
 
-def _used(usage: dict[str, Any], batch: Batch, size: int) -> dict[str, int]:
+def _used(usage: dict[str, Any], batch: RequestBatch, size: int) -> dict[str, int]:
     """Tokens read and, if any, written: as the answer states them, else estimates from its `size` in bytes.
 
     Errors: ValueError for what cannot be a number of tokens of this batch.

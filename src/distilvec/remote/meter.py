@@ -25,7 +25,7 @@ class Ended(DistilvecError):
 
 
 @dataclass(frozen=True)
-class Batch:
+class RequestBatch:
     """Texts of one request: rows `start` to `end`, their estimated tokens, and the most that they can have.
 
     `answer` is the most tokens that the model may write; 0 for vectors.
@@ -47,15 +47,15 @@ def token_counter(section: EndpointSection) -> Callable[[Sequence[str]], list[in
     return lambda texts: [len(ids) for ids in tokenizer(list(texts))["input_ids"]] if len(texts) else []
 
 
-def make_batches(texts: Sequence[str], counts: Sequence[int], most_tokens: int, most_texts: int) -> list[Batch]:
+def make_batches(texts: Sequence[str], counts: Sequence[int], most_tokens: int, most_texts: int) -> list[RequestBatch]:
     """Split texts, in their order, into batches of at most `most_tokens` estimated tokens; a longer text is alone."""
-    batches: list[Batch] = []
+    batches: list[RequestBatch] = []
     start = tokens = 0
 
     def add_batch(end: int) -> None:
         if start < end:
             most = sum(map(most_tokens_of, texts[start:end]))
-            batches.append(Batch(start, end, sum(counts[start:end]), most))
+            batches.append(RequestBatch(start, end, sum(counts[start:end]), most))
 
     for row, count in enumerate(counts):
         if row > start and (tokens + count > most_tokens or row - start >= most_texts):
@@ -66,9 +66,9 @@ def make_batches(texts: Sequence[str], counts: Sequence[int], most_tokens: int, 
     return batches
 
 
-def one_batch(texts: Sequence[str], counts: Sequence[int]) -> Batch:
+def one_batch(texts: Sequence[str], counts: Sequence[int]) -> RequestBatch:
     """The batch of all texts, whose estimated tokens are `counts`."""
-    return Batch(0, len(texts), sum(counts), sum(map(most_tokens_of, texts)))
+    return RequestBatch(0, len(texts), sum(counts), sum(map(most_tokens_of, texts)))
 
 
 def most_tokens_of(text: str) -> int:
@@ -90,7 +90,7 @@ class Meter:
         self.counts = dict.fromkeys(COUNTS, 0) | read_counts(file)
         self._changed = Condition()
         self._next = 0.0  # time.monotonic() of the next request
-        self._open: list[Batch] = []  # requests on their way
+        self._open: list[RequestBatch] = []  # requests on their way
 
     @property
     def note(self) -> str:
@@ -102,7 +102,7 @@ class Meter:
         return line + self.section.cost_note(*self._spent)
 
     @contextmanager
-    def request(self, batch: Batch) -> Iterator[None]:
+    def request(self, batch: RequestBatch) -> Iterator[None]:
         """Wait until a request may be sent, and count it.
 
         Requests go out together while the caps hold even with a token for every byte and the longest answers, and one

@@ -30,7 +30,7 @@ from distilvec.core.similarity import Similarity
 from distilvec.core.vectors import cosine_pairs, evenly_spread, first_dims
 from distilvec.data.corpus import Corpus, text_name
 from distilvec.remote.client import KEY_VARIABLE, MOST_BYTES, BatchRefused, Client
-from distilvec.remote.meter import Batch, make_batches, one_batch, token_counter
+from distilvec.remote.meter import RequestBatch, make_batches, one_batch, token_counter
 from distilvec.teachers.cache.evaluation_vectors import PromptedTexts
 from distilvec.teachers.cache.fill import (
     Batches,
@@ -247,8 +247,8 @@ class ApiEmbedder:
                 )
 
                 def work(
-                    batch: Batch, rows: Any = rows, sent_texts: list[str] = sent_texts, counts: list[int] = counts,
-                    role: Role = role,
+                    batch: RequestBatch, rows: Any = rows, sent_texts: list[str] = sent_texts,
+                    counts: list[int] = counts, role: Role = role,
                 ) -> None:  # fmt: skip
                     chosen = slice(batch.start, batch.end)
                     for part, vectors in self._in_parts(sent_texts[chosen], counts[chosen], full, role):
@@ -351,7 +351,7 @@ class ApiEmbedder:
             text = sent.removeprefix(next(prompt for prompt in prompts if sent.startswith(prompt)))
         return f"leave it out of the corpus (corpus.leave_out=[{text_name(text)}]), "
 
-    def _vectors(self, texts: list[str], batch: Batch, dims: int | None, role: Role) -> Array:
+    def _vectors(self, texts: list[str], batch: RequestBatch, dims: int | None, role: Role) -> Array:
         """float32 [n, dims] of one request's texts."""
         of_role = (self.api.by_role or {}).get(role, {})
         body: dict[str, Any] = {"model": self.section.model, "input": texts, "encoding_format": "float"}

@@ -17,7 +17,7 @@ from distilvec.core.info import Role
 from distilvec.core.model_name import ModelName
 from distilvec.core.similarity import Similarity
 from distilvec.core.vectors import first_dims
-from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, tokenize
+from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, graph_inputs
 from distilvec.formats.openvino import OpenvinoEmbedder
 from distilvec.models.load import load_model, model_similarity, role_prompts
 from distilvec.models.parts import max_length, tokens_without_row
@@ -94,7 +94,7 @@ class GraphEmbedder:
         check_tokens(self.model, self._tokens_without_row, prompted, self.name)
         vectors = []
         for text in prompted:
-            vectors += self.runnable.run(tokenize(self.model, [text], self.most_tokens), OUTPUTS[:1])
+            vectors += self.runnable.run(graph_inputs(self.model, [text], self.most_tokens), OUTPUTS[:1])
         return first_dims(np.concatenate(vectors), self.dim, self.normalized)
 
     def outputs(self, texts: Sequence[str], role: Role, name: str) -> Array:
@@ -114,7 +114,7 @@ class GraphEmbedder:
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             batch = [texts[row] for row in rows]
-            tokens = tokenize(self.model, [prompt + text for text in batch], self.most_tokens)
+            tokens = graph_inputs(self.model, [prompt + text for text in batch], self.most_tokens)
             (values,) = self.runnable.run(tokens, [name])
             yield EmbeddedBatch(rows, {"embedding": values}, sum(len(text) for text in batch) / characters)
 

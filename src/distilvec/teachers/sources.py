@@ -41,7 +41,7 @@ def source_kind(source: object) -> Kind:
     return "model"
 
 
-def check_kind(source: object) -> None:
+def check_source_kind(source: object) -> None:
     """Raise DistilvecError for a path to something that vectors do not come from: the files of other stores, texts."""
     if not isinstance(source, (str, os.PathLike)) or source_kind(source) != "model":
         return

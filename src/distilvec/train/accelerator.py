@@ -8,7 +8,7 @@ from accelerate import Accelerator
 
 from distilvec.config.training import TrainSection
 from distilvec.core.device import fast_bf16, pick_device, warn_slow_bf16
-from distilvec.core.processes import join
+from distilvec.core.processes import join_processes
 
 
 def uses_bf16(train: TrainSection, device: str) -> bool:
@@ -19,7 +19,7 @@ def uses_bf16(train: TrainSection, device: str) -> bool:
 def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
     """Return an Accelerator for the recipe, and join the other processes of the run."""
     device = pick_device(train.device)
-    join(train.device)
+    join_processes(train.device)
     bf16 = uses_bf16(train, device)
     if bf16:
         warn_slow_bf16(device, "train.precision=fp32")

@@ -71,7 +71,9 @@ class Distillation(nn.Module):
         return terms
 
 
-def prepare(encoder: Encoder, objective: Objective, train: TrainSection, accelerator: Accelerator) -> Distillation:
+def prepare_distillation(
+    encoder: Encoder, objective: Objective, train: TrainSection, accelerator: Accelerator
+) -> Distillation:
     """Student and objective on the device, with the recipe's parameters trained."""
     if sharding(train):
         return_memory()  # gathered layers come and go

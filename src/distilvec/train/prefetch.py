@@ -45,7 +45,7 @@ class MicroBatch:
         return share, self.finish(share.own)
 
 
-def load(data: TrainingRows, numbers: Rows, device: torch.device) -> MicroBatch:
+def load_micro_batch(data: TrainingRows, numbers: Rows, device: torch.device) -> MicroBatch:
     """Return the micro-batch of these examples, in pinned memory if the device is a GPU."""
     share = share_of(data.batch(numbers))
     if device.type == "cuda":

@@ -26,7 +26,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.train.accelerator import make_accelerator
 from distilvec.train.checkpoint import Progress, load_checkpoint, save_checkpoint, with_prefix
 from distilvec.train.dataset import TrainingData, TrainingRows
-from distilvec.train.distillation import StepGradients, prepare
+from distilvec.train.distillation import StepGradients, prepare_distillation
 from distilvec.train.length import CLOSEST_JUDGED, FLAT, FLAT_VALIDATIONS, decay_steps
 from distilvec.train.metrics import OVERLAP_BY_CHANCE, Callback, Metric, MetricsLog, RunningMeans
 from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor, OptionMonitor
@@ -38,7 +38,7 @@ from distilvec.train.optimizer import (
     set_rate,
     with_early_decay,
 )
-from distilvec.train.prefetch import MicroBatch, load, prefetched
+from distilvec.train.prefetch import MicroBatch, load_micro_batch, prefetched
 from distilvec.train.signals import stop_on_signals
 from distilvec.train.start import (
     BEHIND,
@@ -56,7 +56,7 @@ from distilvec.train.start import (
     validation_steps,
 )
 from distilvec.train.update import FiniteGuard, Update, all_finite
-from distilvec.train.validation import validate
+from distilvec.train.validation import validate_student
 
 # (encoder, objective, data, accelerator, batch size) -> (numbers by name, the one that is watched)
 Validate = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, float], Metric]]
@@ -72,7 +72,7 @@ class TrainingHooks:
     # "student" (best so far, or last) or "students/step-N", in all processes
     save: Callable[[str], None] = lambda name: None
     callbacks: Sequence[Callback] = ()  # with the step and the metrics of every logged line
-    validate: Validate = validate
+    validate: Validate = validate_student
     highest_rate: float = HIGHEST_RATE  # of a recipe without a learning rate
     ends_early: bool = False  # where validation is flat, if the distance to the teacher is measured
     another_follows: bool = False  # a further stage begins from the last weights
@@ -103,7 +103,7 @@ class Trainer:
         self.hooks = hooks or TrainingHooks()
         self.accelerator = make_accelerator(train, folder.path)
         self.device = self.accelerator.device
-        self.module = prepare(encoder, objective, train, self.accelerator)
+        self.module = prepare_distillation(encoder, objective, train, self.accelerator)
         self.optimizer = build_optimizer(self.module, train)
         self.guard = FiniteGuard(self.optimizer, self.accelerator)
         self.update = Update(train.update, self.optimizer, self.module, train.max_grad_norm, self.guard.allows)
@@ -263,7 +263,9 @@ class Trainer:
 
     def _load(self, batches: Batches, index: int) -> list[MicroBatch]:
         """Load the micro-batches of step `index`, the same in all processes."""
-        return [load(self.data, batches[number], self.device) for number in self._numbers(index, len(batches))]
+        return [
+            load_micro_batch(self.data, batches[number], self.device) for number in self._numbers(index, len(batches))
+        ]
 
     def _numbers(self, index: int, count: int) -> range:
         """Return the numbers of the micro-batches of step `index`, out of `count` of the epoch."""
@@ -336,7 +338,7 @@ class Trainer:
         assert isinstance(self.data, TrainingData)
         sample = replace(self.data, holdout_rows=np.sort(rows))
         module = self.module
-        numbers, _ = validate(module.encoder, module.objective, sample, self.accelerator, self.train.batch_size)
+        numbers, _ = validate_student(module.encoder, module.objective, sample, self.accelerator, self.train.batch_size)
         distance = numbers["distance"]
         if distance > SAME_VECTORS:
             return False

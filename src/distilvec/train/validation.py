@@ -26,7 +26,7 @@ from distilvec.train.metrics import Metric
 ROWS_SEARCHED = 1024  # together: their scores against all texts are in memory
 
 
-def validate(
+def validate_student(
     encoder: Encoder, objective: Objective, data: TrainingData, accelerator: Accelerator, batch_size: int
 ) -> tuple[dict[str, float], Metric]:
     """Numbers on the validation rows, and the metric among them that training and report watch.

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from distilvec.config.student import VocabularySection
-from distilvec.core.artifacts import CHECKSUMS, FINGERPRINT, open_or_build, opened
+from distilvec.core.artifacts import CHECKSUMS, FINGERPRINT, open_or_build, open_stored
 from distilvec.core.errors import DistilvecError, about, nearest
 from distilvec.core.files import SEAL
 from distilvec.vocabulary.load import OPTION, read_tokenizer
@@ -74,7 +74,7 @@ def kept_vocabulary(folder: Path, fingerprint: str, make: Callable[[], ChosenVoc
 
 def stored_vocabulary(folder: Path, fingerprint: str) -> ChosenVocabulary | None:
     """Return the vocabulary that `kept_vocabulary` stored in `folder`; None if there is none, or another one."""
-    return opened(folder, fingerprint, "vocabulary", _load, FIGURES)
+    return open_stored(folder, fingerprint, "vocabulary", _load, FIGURES)
 
 
 def _load(folder: Path) -> ChosenVocabulary:

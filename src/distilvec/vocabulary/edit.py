@@ -87,7 +87,7 @@ def needed(pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = 
     if letters is None:
         letters = alphabet(pieces)
     always = (pieces.special | pieces.added | set(letters)) & set(pieces.vocabulary.values())
-    parts = parts_of(pieces)
+    parts = merge_parts(pieces)
     numbers: set[int] = set()
     for number in always.union(keep):
         numbers.update(parts(number))
@@ -107,7 +107,7 @@ def alphabet(pieces: Pieces) -> dict[int, str]:
     return letters
 
 
-def parts_of(pieces: Pieces) -> Callable[[int], list[int]]:
+def merge_parts(pieces: Pieces) -> Callable[[int], list[int]]:
     """Return a function of an id: the ids that BPE merges on the way to it, and the id; for other kinds only the id."""
     model = pieces.state["model"]
     if model["type"] != "BPE":
@@ -164,13 +164,13 @@ def fast_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **settings)
 
 
-def with_tokens(processor: State | None, renamed: Callable[[str, int], tuple[str, int]]) -> State | None:
+def with_renamed_tokens(processor: State | None, renamed: Callable[[str, int], tuple[str, int]]) -> State | None:
     """Return a post-processor with other special tokens; `renamed` maps a token and its id to another token and id."""
     if processor is None:
         return None
     changed: dict[str, Any] = dict(processor)
     if "processors" in processor:
-        changed["processors"] = [with_tokens(part, renamed) for part in processor["processors"]]
+        changed["processors"] = [with_renamed_tokens(part, renamed) for part in processor["processors"]]
     for side in {"sep", "cls"} & processor.keys():
         changed[side] = list(renamed(*processor[side]))
     if "special_tokens" in processor:
@@ -201,7 +201,9 @@ def _renumbered(state: State, new: Mapping[int, int]) -> State:
         model["vocab"] = {token: new[old] for old, token in order}
     if model["type"] == "BPE":
         model["merges"] = _possible(model["merges"], model, model.get("continuing_subword_prefix") or "")
-    changed["post_processor"] = with_tokens(changed["post_processor"], lambda token, number: (token, new[number]))
+    changed["post_processor"] = with_renamed_tokens(
+        changed["post_processor"], lambda token, number: (token, new[number])
+    )
     return changed
 
 

@@ -18,7 +18,7 @@ from distilvec.core.errors import DistilvecError, about
 from distilvec.core.extras import require_extra
 from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
-from distilvec.vocabulary.edit import fast_tokenizer, with_tokens
+from distilvec.vocabulary.edit import fast_tokenizer, with_renamed_tokens
 from distilvec.vocabulary.pieces import EDGES, SAME_ROLE, SPACE, Pieces, State, components
 
 OPTION = "student.vocabulary.tokenizer"  # the recipe's key for an existing tokenizer
@@ -90,7 +90,7 @@ def _with_roles(state: State, path: Path, like: Pieces) -> PreTrainedTokenizerFa
     parts = [part for part in file_parts if part["type"] == "ByteLevel"]  # trims offsets, adds no token
     for part in components(like.state["post_processor"]):
         if part["type"] != "ByteLevel":
-            parts += components(with_tokens(part, renamed))
+            parts += components(with_renamed_tokens(part, renamed))
     processor = {"type": "Sequence", "processors": parts} if parts else None
     return fast_tokenizer({**pieces.state, "post_processor": processor}, bare)
 

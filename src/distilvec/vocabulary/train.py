@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
-from distilvec.vocabulary.edit import fast_tokenizer, with_long_words, with_tokens
+from distilvec.vocabulary.edit import fast_tokenizer, with_long_words, with_renamed_tokens
 from distilvec.vocabulary.pieces import SPACE, Pieces, State, components
 
 NewKind = Literal["bpe", "unigram", "wordpiece"]
@@ -59,7 +59,7 @@ def train_tokenizer(texts: Texts, kind: NewKind, size: int, like: Pieces) -> Pre
     numbers = {entry["id"]: rank for rank, entry in enumerate(added)}
     state["added_tokens"] = [{**entry, "id": rank} for rank, entry in enumerate(added)]
     old = like.state["post_processor"]
-    state["post_processor"] = with_tokens(old, lambda token, number: (token, numbers[number]))
+    state["post_processor"] = with_renamed_tokens(old, lambda token, number: (token, numbers[number]))
     return fast_tokenizer(state, like.tokenizer)
 
 

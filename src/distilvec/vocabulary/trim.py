@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
-from distilvec.vocabulary.edit import alphabet, joined, needed, parts_of, restrict
+from distilvec.vocabulary.edit import alphabet, joined, merge_parts, needed, restrict
 from distilvec.vocabulary.pieces import Pieces, Surface
 from distilvec.vocabulary.train import train_like
 
@@ -267,7 +267,7 @@ def unreachable(pieces: Pieces, numbers: Iterable[int] | None = None) -> set[str
 def _first(pieces: Pieces, ranked: Sequence[int], count: int, present: set[str], refused: set[str]) -> list[str]:
     """Return the first `count` ranked tokens that are not present, each after its parts; none made of refused ones."""
     chosen: dict[str, None] = {}  # in order
-    parts = parts_of(pieces)
+    parts = merge_parts(pieces)
     for number in ranked:
         tokens = [str(pieces.tokens[part]) for part in parts(number)]
         if refused.isdisjoint(tokens):

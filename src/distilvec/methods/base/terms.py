@@ -77,7 +77,7 @@ def task_shares(distillation_weight: float | None) -> tuple[float, float]:
     return 1 - weight, weight
 
 
-def task_weights(
+def weights_with_task(
     shares: tuple[float, float], terms: Weights, context: ObjectiveContext, simcse: bool = False
 ) -> Weights:
     """Return the weights of the task and of `terms`, each times its part of `shares`; without a task the terms.

@@ -11,7 +11,7 @@ from distilvec.core.device import full_precision
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, ObjectiveContext, Weights
 from distilvec.core.outputs import AlignmentKind, ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.methods.base.terms import Tokens, class_logits, task_weights, token_states
+from distilvec.methods.base.terms import Tokens, class_logits, token_states, weights_with_task
 
 On = Literal["auto", "logits", "hidden"]
 Form = Literal["logits", "hidden"]
@@ -39,7 +39,7 @@ class TokenOrLogitKD(Objective):
         simcse: bool = False,
     ) -> None:
         form = _choose_form(on, context, scores)
-        super().__init__(context, weights, task_weights(shares, terms[form], context, simcse))
+        super().__init__(context, weights, weights_with_task(shares, terms[form], context, simcse))
         self.form: Form = form
         several = context.task is not None and context.task.kind == "multilabel"
         if form == "logits" and several and not self.learns_several_classes:

@@ -25,7 +25,7 @@ from distilvec.data.corpus import Corpus
 from distilvec.data.corpus_files import first_occurrences
 from distilvec.teachers.cache.index import Keys
 from distilvec.teachers.cache.manifest import Manifest, read_manifest
-from distilvec.teachers.cache.signals import Array, Ragged, Rows, compress, join
+from distilvec.teachers.cache.signals import Array, Ragged, Rows, compress_tokens, join_ragged
 from distilvec.teachers.cache.store import MANIFEST, Describe, TeacherCache, refuse
 from distilvec.teachers.embedder import BatchTeacher
 from distilvec.teachers.encode import CPU_FLOOR, EmbeddedBatch, plan_batches
@@ -142,20 +142,20 @@ def fill_steps(
                 finished = rows[part.rows]
                 cache.append(np.asarray(corpus.keys[finished]), part.signals, corpus.stored(finished).__getitem__)
                 raise part.__cause__ or part from None
-            signals = in_order(computed)
+            signals = in_text_order(computed)
             cache.append(np.asarray(corpus.keys[rows]), signals, corpus.stored(rows).__getitem__, number)
             done += len(rows)
         cache.sort_shards()  # `ahead` may have passed them on in another order
     yield FillStep(total, total, total)
 
 
-def in_order(batches: Sequence[EmbeddedBatch]) -> dict[str, Array | Ragged]:
+def in_text_order(batches: Sequence[EmbeddedBatch]) -> dict[str, Array | Ragged]:
     """Return the signals of all batches in the order of the texts."""
     back = np.argsort(np.concatenate([batch.rows for batch in batches]))
     signals: dict[str, Array | Ragged] = {}
     for name, first in batches[0].signals.items():
         parts = [batch.signals[name] for batch in batches]
-        signals[name] = join(parts).take(back) if isinstance(first, Ragged) else np.concatenate(parts)[back]
+        signals[name] = join_ragged(parts).take(back) if isinstance(first, Ragged) else np.concatenate(parts)[back]
     return signals
 
 
@@ -247,5 +247,5 @@ def _stored_signals(manifest: Manifest, outputs: ModelOutputs, describe: Describ
         if name in manifest.signals and vector is not None:
             signals[name] = vector.float().cpu().numpy()
     if manifest.tokens:
-        signals.update(compress(outputs, manifest.tokens))
+        signals.update(compress_tokens(outputs, manifest.tokens))
     return signals

@@ -18,7 +18,7 @@ import numpy as np
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import remove, remove_scratch, scratch
 from distilvec.data.corpus import Corpus
-from distilvec.teachers.cache.fill import Compute, FillStep, FillSteps, in_order, plan_shards
+from distilvec.teachers.cache.fill import Compute, FillStep, FillSteps, in_text_order, plan_shards
 from distilvec.teachers.cache.journal import KEY_NAME, Shard, damaged, read_journal
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 
@@ -79,7 +79,7 @@ def fill_share(
                     texts += len(batch.rows)
                     work += batch.work * len(rows)
                     yield FillStep(texts, total, work)
-                part.append(keys, in_order(computed), corpus.stored(rows).__getitem__, number)
+                part.append(keys, in_text_order(computed), corpus.stored(rows).__getitem__, number)
             done += len(rows)
             yield FillStep(done, total, done)
 

@@ -71,7 +71,7 @@ class Ragged:
         return Ragged(self.values[positions], lengths)
 
 
-def join(parts: Sequence[Ragged]) -> Ragged:
+def join_ragged(parts: Sequence[Ragged]) -> Ragged:
     """Several parts, one after another."""
     values = np.concatenate([part.values for part in parts])
     lengths = np.concatenate([part.lengths for part in parts])
@@ -170,7 +170,7 @@ def token_settings(
     return settings
 
 
-def compress(outputs: ModelOutputs, settings: TokenSettings) -> dict[str, Ragged]:
+def compress_tokens(outputs: ModelOutputs, settings: TokenSettings) -> dict[str, Ragged]:
     """Token signals of a batch (float32, padded on the right) in the cache's form, on the CPU."""
     assert outputs.mask is not None
     mask = outputs.mask.cpu().numpy()

@@ -31,7 +31,16 @@ from distilvec.teachers.cache import journal
 from distilvec.teachers.cache.index import KEY, KeyIndex, Keys
 from distilvec.teachers.cache.journal import JOURNAL, KEY_NAME, Shard, damaged, read_journal
 from distilvec.teachers.cache.manifest import Manifest, read_manifest
-from distilvec.teachers.cache.signals import OFFSETS, Array, Ragged, Rows, Signal, file_names, item_positions, join
+from distilvec.teachers.cache.signals import (
+    OFFSETS,
+    Array,
+    Ragged,
+    Rows,
+    Signal,
+    file_names,
+    item_positions,
+    join_ragged,
+)
 
 MANIFEST = "manifest.json"
 SHARD_ROWS = 16384
@@ -161,7 +170,7 @@ class TeacherCache:
             items = self._file(number, signal, kind)[item_positions(offsets[rows], lengths)]
             parts.append(Ragged(items, lengths))
             order.append(places)
-        return join(parts).take(np.argsort(np.concatenate(order)))
+        return join_ragged(parts).take(np.argsort(np.concatenate(order)))
 
     def append(
         self, keys: Keys, signals: Mapping[str, Array | Ragged], describe: Describe, number: int | None = None

@@ -33,7 +33,7 @@ from distilvec.pipeline.inputs import Model, Texts, saved_model_name, teacher_ke
 from distilvec.students.design import SMALL, WIDE, parse_size
 from distilvec.students.shape import read_shape, read_width
 from distilvec.teachers.indexes.stores import read_address, store_of
-from distilvec.teachers.sources import check_kind, index_keys, source_kind
+from distilvec.teachers.sources import check_source_kind, index_keys, source_kind
 from distilvec.verbs.distill.command import distill as command
 from distilvec.verbs.distill.texts import text_sources, with_column, with_pieces
 
@@ -192,7 +192,7 @@ def make_recipe(request: Request, root: Path) -> Recipe:
 def _check_request(request: Request) -> None:
     """Refuse a teacher of no known kind, and arguments that contradict each other."""
     with about("teacher"):
-        check_kind(request.teacher)
+        check_source_kind(request.teacher)
     # A static student has a size as well: that of its table
     if request.size is not None and request.layers not in (None, 0):
         raise DistilvecError("size and layers both say how small the student is.", "Give one of them.", key="size")

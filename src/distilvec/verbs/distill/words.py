@@ -78,10 +78,10 @@ def read_dims(text: str) -> list[int]:
 
 def check_teacher(name: str) -> None:
     """Refuse a model or an index that is a path and does not exist, and an address of no known kind."""
-    from distilvec.teachers.sources import check_kind, index_keys, source_kind
+    from distilvec.teachers.sources import check_source_kind, index_keys, source_kind
 
     with about("teacher"):
-        check_kind(name)
+        check_source_kind(name)
         if source_kind(name) == "table":
             index_keys(name)
             return

@@ -251,11 +251,11 @@ def run_sweep(
     is the last error that is a bug. Among several processes such an error ends the sweep, since the others may wait for
     this one.
     """
-    from distilvec.core.processes import is_main, join, main_first, world_size
+    from distilvec.core.processes import is_main, join_processes, main_first, world_size
     from distilvec.pipeline.run import run
 
     if members:
-        join(members[0].recipe.train.device)
+        join_processes(members[0].recipe.train.device)
     with main_first():
         refuse_foreign(RunFolder(out))
         if RunFolder(out).recipe.exists():

@@ -18,7 +18,6 @@ from distilvec.teachers.cached import CachedTeacher, LiveTeacher, NoTeacher, Sev
 from distilvec.teachers.embedder import BatchTeacher
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.train.dataset import TrainingData
-from distilvec.train.pairs import PairedData
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,9 @@ def with_pairs(job: Job, objective: Objective, data: TrainingData, query_tokens:
     """Return the data with the job's pairs, if the objective reads them."""
     if not objective.reads_pairs:
         return data
+
+    from distilvec.train.pairs import PairedData
+
     assert job.pairs is not None and query_tokens is not None
     return PairedData.of(data, job.pairs, query_tokens)
 

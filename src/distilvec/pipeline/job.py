@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentence_transformers import SentenceTransformer
 
@@ -20,7 +20,6 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.examples import Examples
-from distilvec.data.pairs import StoredPairs
 from distilvec.evaluation.tasks import Task
 from distilvec.pipeline.texts import StudentVocabulary
 from distilvec.remote.meter import read_counts
@@ -29,6 +28,9 @@ from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import OpenTeacher, open_teacher
 from distilvec.train.stages import Stage
+
+if TYPE_CHECKING:
+    from distilvec.data.pairs import StoredPairs
 
 
 @dataclass(frozen=True)

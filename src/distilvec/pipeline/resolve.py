@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformers import logging
 
@@ -22,7 +23,6 @@ from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import HeadInfo, TaskHead
 from distilvec.data.corpus import Corpus, with_bare_texts, with_prompts
 from distilvec.data.examples import Examples
-from distilvec.data.pairs import StoredPairs
 from distilvec.evaluation.tasks import Task
 from distilvec.pipeline.caches import find_cache
 from distilvec.pipeline.decide import (
@@ -64,6 +64,9 @@ from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cached import uncached
 from distilvec.teachers.open import log_similarity
 from distilvec.train.stages import Stage, any_in_teacher_space, training_stages, with_length
+
+if TYPE_CHECKING:
+    from distilvec.data.pairs import StoredPairs
 
 
 def cache_root(recipe: Recipe | None = None) -> Path:

@@ -17,14 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from distilvec.core.similarity import NEIGHBOR_COUNT, Similarity, SimilaritySource
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL, average, retention, without_index_tasks
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.overlap import DOUBTFUL, FITS, WIDER, Compatibility, Judgement
-from distilvec.evaluation.pairs import PairJudgement
 from distilvec.evaluation.significance import least_p, share_interval
 from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
@@ -34,6 +33,9 @@ from distilvec.report.tables import number
 from distilvec.report.values import Changes, Verdict, VocabularyChange
 from distilvec.teachers.agreement import Disagreement
 from distilvec.train.checkpoint import Progress
+
+if TYPE_CHECKING:
+    from distilvec.evaluation.pairs import PairJudgement
 
 FLOAT_MB = 4e-6  # megabytes of a parameter in float32
 # Of an existing model: why its vectors disagree with the stored ones (teachers/agreement.py), "chance", "far"; of a

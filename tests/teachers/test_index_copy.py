@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from refusals import refused
 from samples import make_texts
 from store_packages import needed
@@ -51,6 +52,20 @@ def test_every_kind_gives_its_texts_and_vectors(kind, tmp_path):
         assert table.lacking(["absent", TEXTS[0]]) == 1
         with refused(".vectors", "'absent'"):
             table.embed([TEXTS[0], "absent"])
+
+
+def test_vectors_that_bfloat16_normalized_have_length_one(tmp_path):
+    """Both roundings go one way where all numbers of a vector are equal: the length is as much as 0.006 from 1."""
+    numbers = torch.zeros(len(TEXTS), 384, dtype=torch.bfloat16)
+    for row, count in enumerate(range(384, 384 - len(TEXTS), -1)):
+        numbers[row, :count] = 1
+    vectors = torch.nn.functional.normalize(numbers, dim=1).float().numpy()
+    lengths = np.linalg.norm(vectors, axis=1)
+    assert np.abs(lengths - 1).max() > 0.005
+    with stored("parquet", tmp_path / "index", TEXTS, vectors) as index:
+        table = TableEmbedder(local_table(section_of(index), tmp_path / "cache"))
+        assert table.normalized
+        np.testing.assert_array_equal(table.embed(TEXTS), vectors)
 
 
 def faiss_index(path, index):

@@ -46,7 +46,7 @@ from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.sources import Kind
 
 _KEY = ".vectors"  # of the section, in errors
-_ROUNDED = 4e-3  # a length of 1, of numbers of 8 bits (bfloat16)
+_ROUNDED = 2**-7  # a length of 1 that bfloat16 has computed: the sum's root and each quotient are rounded by 2**-8
 _QUANTIZED = 0.5  # a length of 1 in the copy of an index that quantizes
 _FEW = 0.1  # share of vectors that may have length 1 at random
 _MEASURED = 65_536  # rows whose lengths are measured when the table is opened; all are when the cache is filled

@@ -53,6 +53,15 @@ def test_nothing_heavy_is_imported_for_help():
     assert found.stdout.strip() == "set()"
 
 
+def test_a_command_imports_its_own_verb_alone():
+    code = (
+        "import sys; from distilvec.__main__ import run_command; run_command(['distill', '--help'])\n"
+        "print([name for name in sys.modules if name.startswith('distilvec.verbs.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['distilvec.verbs.distill', 'distilvec.verbs.distill.command']"
+
+
 def test_the_version_is_that_of_the_package():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert distilvec("--version").stdout.strip() == project["version"]

@@ -15,11 +15,13 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import numpy as np
 import torch
@@ -146,8 +148,15 @@ def served(address: str, texts: Sequence[str], role: str) -> np.ndarray:
     """Return a server's vectors of the texts."""
     body = json.dumps({"input": list(texts), "input_type": role}).encode()
     request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as answer:
-        rows = json.load(answer)["data"]
+    for attempt in range(60):
+        try:
+            with urllib.request.urlopen(request) as answer:
+                rows = json.load(answer)["data"]
+            break
+        except URLError:  # the address is printed before the server listens
+            if attempt == 59:
+                raise
+            time.sleep(1)
     return np.array([row["embedding"] for row in rows], dtype=np.float32)
 
 

@@ -18,6 +18,7 @@ from distilvec.core.objective import Objective
 from distilvec.core.options import in_words
 from distilvec.core.registry import method_class
 from docs.site.reference_pages import PARTS, arguments, flow, table, words
+from experiments.clicks import clicks_table
 from experiments.pages.costs import precisions
 from experiments.pages.parts import read
 from experiments.pages.sizes import students
@@ -25,6 +26,10 @@ from experiments.sentence_level import STUDENTS, averages, by_name
 from experiments.shootout import spread
 
 STUDENT = ("model", "layers", "pooling", "max_length", "experts", "head")  # keys on a method's page
+CLICKS = (
+    "Clicks simulated from judged searches (`python -m experiments.clicks`), and nDCG@10 on the full judgements of "
+    "questions that no file has, with the interval of the difference:"
+)
 COSTS = {  # results of step_cost, with the page that has them all
     "step_cost": "papers/talas.md",
     "step_cost_tokens": "papers/emo.md",
@@ -169,6 +174,9 @@ def cost(name: str) -> str:
 def measured(name: str) -> str:
     """Return the method's rows of the comparisons."""
     parts = [students()] if name == "redact" else []
+    clicks = read("clicks") if name == "clicks" else None
+    if clicks is not None:
+        parts.append(f"{CLICKS}\n\n{clicks_table(clicks)}")
     parts += [*sentence_scores(name), *task_scores(name)]
     return "\n\n".join(parts) or "Not measured yet: no comparison in `results/` has this method."
 

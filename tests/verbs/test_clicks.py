@@ -29,6 +29,7 @@ from distilvec.pipeline.run import run
 from distilvec.report.verdicts import pairs_sentence
 from distilvec.train.trainer import Trainer
 from distilvec.verbs.distill.recipe import Request, make_recipe
+from distilvec.verbs.plan.plan import make_plan
 
 DOCUMENTS, QUERIES = make_texts(120), [f"{text.split()[0]} {number}" for number, text in enumerate(make_texts(60, 1))]
 FAST = {
@@ -237,7 +238,7 @@ def test_scores_of_seen_and_unseen_documents_are_apart():
 
 
 def judgement(low=0.01, after=0.6, overlap=0.62, **changes):
-    return PairJudgement("clicks", PairScore(200, 0.5, after), low, 0.2, 0.63, overlap, None, None, False, **changes)
+    return PairJudgement("clicks", PairScore(200, 0.5, after), low, 0.2, 0.63, overlap, None, None, True, **changes)
 
 
 def test_a_stage_is_kept_for_a_gain_that_costs_at_most_two_points():
@@ -317,6 +318,11 @@ def interrupt_second_stage(job, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Trainer, "_step", stepped)
         run(job.recipe, job.folder)
+
+
+def test_the_plan_counts_pairs_and_times_their_stage(index, clicks, tiny_model, tmp_path):
+    rows = dict(make_plan(resolve(recipe_of(index, clicks, tiny_model, tmp_path / "run"), tmp_path / "run")))
+    assert rows["pairs"].startswith("96 pairs of 48 queries") and rows["  clicks"].startswith("3 steps of 16 texts")
 
 
 def test_the_command_names_what_is_wrong(index, tiny_model, tmp_path, capsys):

@@ -50,10 +50,14 @@ class PairRow:
 
 @dataclass(frozen=True)
 class PairRows:
-    """The rows of a file or a folder; `by_id`: their documents are ids of stored rows, else the stored texts."""
+    """The rows of a file or a folder.
+
+    `by_id`: their documents are ids of stored rows, else the stored texts. `are_clicks`: they are no judgements.
+    """
 
     rows: list[PairRow]
     by_id: bool
+    are_clicks: bool
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def read_pairs(path: Path, columns: Mapping[Any, str]) -> PairRows:
     Errors: DistilvecError for a file without these columns, and for a row without a query or a document.
     """
     if path.is_dir() and find_table(path, "queries") is not None:
-        return PairRows(list(_judged_rows(path)), by_id=True)
+        return PairRows(list(_judged_rows(path)), by_id=True, are_clicks=False)
 
     chosen: dict[str, str] = {}
 
@@ -102,7 +106,8 @@ def read_pairs(path: Path, columns: Mapping[Any, str]) -> PairRows:
     if any(is_timed) and not all(is_timed):
         untimed = rows[is_timed.index(False)]
         raise DistilvecError(f"{untimed.where}: no time, though other rows have one.", "Give the time of every row.")
-    return PairRows(rows, by_id="id" in chosen)
+    by_id = "id" in chosen
+    return PairRows(rows, by_id, are_clicks=by_id or not {"count", "position"}.isdisjoint(chosen))
 
 
 def _choose_columns(names: Sequence[str], stated: Mapping[Any, str], path: Path) -> dict[str, str]:

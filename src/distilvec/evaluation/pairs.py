@@ -32,8 +32,8 @@ class PairJudgement:
     """What validation pairs say of a stage, and overlap@10 of held-out stored texts before and after it.
 
     `low` and `high` bound the paired difference of nDCG@10 at 95%; without an interval they are 0. `seen` has the
-    documents that other queries were trained on, `unseen` the others; None where there are none. `by_position`: clicks
-    count by the chance that their position is looked at.
+    documents that other queries were trained on, `unseen` the others; None where there are none. `repeats_search`: they
+    are clicks on an old search, which do not count by the chance that their position is looked at.
     """
 
     stage: str
@@ -44,7 +44,7 @@ class PairJudgement:
     overlap_after: float
     seen: PairScore | None
     unseen: PairScore | None
-    by_position: bool
+    repeats_search: bool
 
     @property
     def is_gain(self) -> bool:

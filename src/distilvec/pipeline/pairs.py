@@ -29,7 +29,7 @@ from distilvec.pipeline.job import Job
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 
-FORMAT = 1
+FORMAT = 2
 SPARE = 20  # neighbours that may be the same document as the answer
 MOST_LOST = 0.5  # of the rows; of more the column of ids is another one
 HELD_OUT_TEXTS = 500  # stored texts that overlap@10 is measured on
@@ -114,7 +114,7 @@ def _build(section: PairsSection, table: TableEmbedder, name: str, folder: Path)
         "later": len(rows) - len(train_rows) - len(validation_rows),
         "lost": len(lost),
         "lost_one": lost[0].document[:60] if lost else "",
-        "by_position": section.propensity is not None,
+        "repeats_search": pair_rows.are_clicks and section.propensity is None,
     }
     return {"report": report}
 
@@ -206,5 +206,5 @@ def judge_stage(job: Job, stage: str, start: SentenceTransformer, trained: Sente
         before, after, vectors, answers, pairs.is_seen, table.similarity
     )
     return PairJudgement(
-        stage, score, low, high, overlaps[0], overlaps[1], seen, unseen, bool(pairs.report["by_position"])
+        stage, score, low, high, overlaps[0], overlaps[1], seen, unseen, bool(pairs.report["repeats_search"])
     )

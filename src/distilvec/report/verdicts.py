@@ -268,7 +268,7 @@ def pairs_sentence(judgement: PairJudgement) -> str:
             groups.append(f"documents {name}: {group.before:.3f} to {group.after:.3f} ({group.queries:,} queries)")
     if groups:
         text += f" {'; '.join(groups).capitalize()}."
-    if not judgement.by_position:
+    if judgement.repeats_search:
         text += (
             " Clicks repeat what the old search showed: a document that it never showed counts as no answer here "
             "(pairs.propensity weighs clicks by their position)."

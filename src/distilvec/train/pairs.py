@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -30,7 +30,8 @@ class PairedData(TrainingData):
     @classmethod
     def of(cls, data: TrainingData, pairs: StoredPairs, query_tokens: TokenStore) -> PairedData:
         """Return the data with pairs."""
-        return cls(**vars(data), pairs=pairs, query_tokens=query_tokens)
+        values = {entry.name: getattr(data, entry.name) for entry in fields(TrainingData)}
+        return cls(**values, pairs=pairs, query_tokens=query_tokens)
 
     def pass_rows(self, epoch: int, seed: int) -> np.ndarray:
         """Numbers of all pairs, and of as many training texts as there are, not the same every time."""

@@ -45,6 +45,9 @@ def load_pairs(recipe: Recipe, section: PairsSection, store: ArtifactStore) -> S
     """
     if recipe.teacher.vectors is None:
         raise DistilvecError("the teacher is a model, without stored documents.", "Name an index.", key="pairs")
+    if recipe.student.built_in_prompt is not None:
+        # It embeds no stored text, so nothing would tell what clicks cost there
+        raise DistilvecError("a student with a built-in prompt embeds queries alone.", "Leave one out.", key="pairs")
     with about("teacher"):
         table = TableEmbedder(recipe.teacher)
         index = table.manifest().fingerprint

@@ -48,6 +48,7 @@ class Stored:
     address: str
     search: Search
     options: dict[str, Any] = field(default_factory=dict)
+    prefix: str = ""  # of the names of fields
 
     @property
     def words(self) -> list[str]:
@@ -84,8 +85,15 @@ def stored(kind: str, folder: Path, texts: Sequence[str], vectors: Any) -> Itera
         yield found
 
 
+def further_fields(row: int) -> dict[str, Any]:
+    """Fields to filter by: `lang`, which a third of the rows lacks, `year`, and `meta.kind`."""
+    return {"lang": ("en", "it's", None)[row % 3], "year": 2000 + row % 4, "meta": {"kind": "ab"[row % 2]}}
+
+
 def _table(texts: Sequence[str], vectors: Any) -> Any:
-    return pa.table({"id": np.arange(len(texts)), "content": texts, "vector": _lists(vectors)})
+    fields = pa.Table.from_pylist([further_fields(row) for row in range(len(texts))])
+    columns = {"id": np.arange(len(texts)), "content": texts, "vector": _lists(vectors)}
+    return pa.table({**columns, **{name: fields[name] for name in fields.column_names}})
 
 
 def _lists(vectors: Any) -> Any:
@@ -113,13 +121,14 @@ def _jsonl(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]
     """As elasticdump writes an index."""
     with (folder / "table.jsonl").open("w", encoding="utf-8") as file:
         for row, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
-            source = {"content": text, "vector": vector.tolist()}
+            source = {"content": text, "vector": vector.tolist(), **further_fields(row)}
             file.write(json.dumps({"_index": "table", "_id": str(row), "_score": 1, "_source": source}) + "\n")
-    yield Stored(str(folder / "table.jsonl"), _exact(vectors))
+    yield Stored(str(folder / "table.jsonl"), _exact(vectors), prefix="_source.")
 
 
 def _write_texts(folder: Path, texts: Sequence[str]) -> dict[str, Any]:
-    lines = (json.dumps({"id": 10 + row, "content": text}) for row, text in enumerate(texts))
+    rows = ({"id": 10 + row, "content": text, **further_fields(row)} for row, text in enumerate(texts))
+    lines = (json.dumps(row) for row in rows)
     (folder / "texts.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return {"texts": str(folder / "texts.jsonl")}
 
@@ -185,10 +194,14 @@ def _sqlite_vec(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[St
     path = folder / "table.db"
     with vec_database(path) as connection:
         definition = f"id integer primary key, vector float[{vectors.shape[1]}] distance_metric=cosine, +content text"
+        definition += ", +lang text, year integer"
         connection.execute(f"CREATE VIRTUAL TABLE t USING vec0({definition}, chunk_size=64)")
-        insert = "INSERT INTO t(id, content, vector) VALUES (?, ?, ?)"
-        rows = zip(range(len(texts)), texts, (vector.tobytes() for vector in vectors), strict=True)
-        connection.executemany(insert, rows)
+        connection.execute("CREATE TABLE meta(id integer primary key, kind text)")
+        for row, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
+            lang, year, meta = further_fields(row).values()
+            values = (row, text, vector.tobytes(), lang, year)
+            connection.execute("INSERT INTO t(id, content, vector, lang, year) VALUES (?, ?, ?, ?, ?)", values)
+            connection.execute("INSERT INTO meta VALUES (?, ?)", (row, meta["kind"]))
 
     def search(queries: Any, count: int) -> Any:
         query = "SELECT id FROM t WHERE vector MATCH ? AND k = ?"
@@ -234,7 +247,7 @@ def _qdrant(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored
     about = models.VectorParams(size=vectors.shape[1], distance=models.Distance.DOT)
     client.create_collection("table", vectors_config=about)
     rows = [
-        models.PointStruct(id=row, vector=vector.tolist(), payload={"content": text})
+        models.PointStruct(id=row, vector=vector.tolist(), payload={"content": text, **further_fields(row)})
         for row, (text, vector) in enumerate(zip(texts, vectors, strict=True))
     ]
     client.upload_points("table", rows)
@@ -260,7 +273,11 @@ if rows:
     for batch in pq.ParquetFile(rows).iter_batches(5000):
         ids = [str(row) for row in batch["id"].to_pylist()]
         vectors = batch["vector"].flatten().to_numpy().reshape(len(ids), -1)
-        collection.add(ids=ids, embeddings=vectors, documents=batch["content"].to_pylist())
+        metadata = []
+        for lang, year, meta in zip(*(batch[name].to_pylist() for name in ("lang", "year", "meta"))):
+            fields = {"lang": lang, "year": year, "meta.kind": meta["kind"]}
+            metadata.append({name: value for name, value in fields.items() if value is not None})
+        collection.add(ids=ids, embeddings=vectors, documents=batch["content"].to_pylist(), metadatas=metadata)
 else:
     hits = collection.query(np.load(queries), n_results=int(count), include=[])
     print(json.dumps([[int(row) for row in ids] for ids in hits["ids"]]))
@@ -292,12 +309,14 @@ def _pgvector(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stor
     name = f"Table {abs(hash(folder)) % 10**6}"  # a name that must be quoted
     table = sql.Identifier(name)
     with psycopg.connect(f"postgresql://postgres@/postgres?host={socket}") as connection:
-        create = "CREATE TABLE {} (id int PRIMARY KEY, content text, vector vector({}))"
+        columns = "id int PRIMARY KEY, content text, vector vector({}), lang text, year int, meta jsonb"
+        create = f"CREATE TABLE {{}} ({columns})"
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         connection.execute(sql.SQL(create).format(table, sql.Literal(vectors.shape[1])))
         with connection.cursor().copy(sql.SQL("COPY {} FROM STDIN").format(table)) as copy:
             for row, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
-                copy.write_row((row, text, str(vector.tolist())))
+                lang, year, meta = further_fields(row).values()
+                copy.write_row((row, text, str(vector.tolist()), lang, year, json.dumps(meta)))
 
     def search(queries: Any, count: int) -> Any:
         with psycopg.connect(f"postgresql://postgres@/postgres?host={socket}") as connection:

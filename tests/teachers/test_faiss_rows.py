@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from samples import make_texts
 
 from distilvec.config.schema import TeacherSection
 from distilvec.teachers.indexes.copy import local_table
+from distilvec.teachers.sources import check_kind
 from distilvec.teachers.table_embedder import TableEmbedder
 
 faiss = pytest.importorskip("faiss")
@@ -222,3 +224,21 @@ def test_a_quantizer_changes_lengths_of_1(tmp_path):
     for description in ("SQ8", "SQ4", "SQbf16", "PQ8x4", "RQ4x6"):
         table, _ = read(tmp_path, made(description), [{"text": text} for text in TEXTS])
         assert len(list(table.rows(["embedding"]))) == 1, description
+
+
+def test_the_pickle_of_langchain_is_not_opened_and_the_error_has_the_lines_that_export_it(tmp_path, monkeypatch):
+    index = faiss.IndexFlatL2(8)
+    index.add(np.ones((3, 8), dtype=np.float32))
+    faiss.write_index(index, str(tmp_path / "index.faiss"))
+    (tmp_path / "index.pkl").write_bytes(pickle.dumps(["a", "b", "c"]))
+    monkeypatch.setattr(pickle, "load", pytest.fail)
+    monkeypatch.setattr(pickle, "loads", pytest.fail)
+    with refused("teacher.texts", "index.pkl, a pickle") as caught:
+        local_table(TeacherSection(vectors=tmp_path / "index.faiss"), tmp_path / "cache")
+    first, second = caught.value.fix.splitlines()[1:]
+    compile(f"{first}\n{second}", "lines", "exec")
+    with refused("teacher.texts", ".pkl"):
+        section = TeacherSection(vectors=tmp_path / "index.faiss", texts=tmp_path / "index.pkl")
+        local_table(section, tmp_path / "cache")
+    with refused("", "index.faiss"):
+        check_kind(tmp_path)

@@ -233,6 +233,19 @@ def check_positive(value: float, key: str) -> None:
         raise DistilvecError(f"found {value:g}.", "Give a number above 0.", key=key)
 
 
+def read_where(words: Sequence[str]) -> dict[str, list[str | int | None]]:
+    """Read NAME=VALUE of the option --where: the values of each column; null is no value."""
+    where: dict[str, list[str | int | None]] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise DistilvecError(
+                f"{word!r} is not NAME=VALUE, as in lang=en.", "Name a column and a value.", key="--where"
+            )
+        where.setdefault(name, []).append(None if value == "null" else value)
+    return where
+
+
 def read_columns(words: Sequence[str]) -> dict[str, str]:
     """Read PART=NAME of the option --column: how an index calls its columns."""
     columns: dict[str, str] = {}

@@ -53,7 +53,7 @@ _LOCAL = (  # keys of a model on this machine
     "live",
     "trust_remote_code",
 )
-_TABLE = ("texts", "columns", "limit", "repeats", "made_by")
+_TABLE = ("texts", "columns", "where", "limit", "repeats", "made_by")
 # Keys that a kind of teacher does not read. The revision of a table is a label in reports
 _UNREAD_BY_TEACHER = {
     "a model on this machine": _TABLE,
@@ -87,6 +87,9 @@ class TeacherSection(Section):
     texts: Path | None = key(None, "texts of an index of vectors alone, one for each row, or by its ids")
     columns: dict[Literal["text", "embedding", "id", "role", "origin"], str] | None = key(
         None, "its names of the columns"
+    )
+    where: Annotated[dict[str, str | int | list[str | int | None] | None], Mark.LABELS] = key(
+        {}, "read only rows of the index whose columns have these values, one of them in a list; null: rows without one"
     )
     limit: int | None = key(None, "read n rows of the index, drawn by seed 0", gt=0)
     repeats: Literal["first", "drop"] | None = key(

@@ -66,6 +66,7 @@ def index_keys(
     *,
     columns: Mapping[str, str] | None = None,
     texts: str | Path | None = None,
+    where: Mapping[str, Any] | None = None,
     limit: int | None = None,
     similarity: str | None = None,
     repeats: str | None = None,
@@ -85,6 +86,8 @@ def index_keys(
         keys["columns"] = dict(columns)
     if texts is not None:
         keys["texts"] = str(absolute_path(Path(texts)))
+    if where:
+        keys["where"] = dict(where)
     if limit is not None:
         keys["limit"] = limit
     if similarity is not None:

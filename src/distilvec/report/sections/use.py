@@ -116,6 +116,9 @@ def index_words(teacher: Mapping[str, Any]) -> list[object]:
     words: list[object] = [teacher["vectors"]]
     for part, name in (teacher.get("columns") or {}).items():
         words += ["--column", f"{part}={name}"]
+    for name, values in (teacher.get("where") or {}).items():
+        for value in values if isinstance(values, list) else [values]:
+            words += ["--where", f"{name}={'null' if value is None else value}"]
     for key in ("texts", "similarity", "repeats"):
         if teacher.get(key) is not None:
             words += [f"--{key}", teacher[key]]

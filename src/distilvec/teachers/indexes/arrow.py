@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
-from distilvec.core.arrow import field_names, open_arrow, top_column
+from distilvec.core.arrow import column_of, field_names, open_arrow, top_column
 from distilvec.core.errors import DistilvecError
 from distilvec.teachers.cache.columns import find_columns
+from distilvec.teachers.indexes.conditions import arrow_condition, check_names
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_arrow, rows_after
 
 
 class ArrowFile(Reader):
     """The rows of a file; the cursor counts them."""
 
+    takes_where = True
+
     def open(self) -> None:
         """Find the columns."""
         if not self.path.is_file():
             raise DistilvecError(f"no file at {self.path}.", "Give a file.")
-        self.columns = find_columns(field_names(open_arrow(self.path).schema), self.choices, str(self.path))
+        schema = open_arrow(self.path).schema
+        self.columns = find_columns(field_names(schema), self.choices, str(self.path))
+        check_names(self.where, field_names(schema), str(self.path))
+        self.condition = arrow_condition(self.where, schema)
 
     def count(self) -> int:
         """Rows of the file."""
-        return sum(batch.num_rows for batch in self._whole_batches())
+        return sum(batch.num_rows for batch in self._chosen_batches())
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """Rows from number `after` on."""
@@ -31,11 +38,24 @@ class ArrowFile(Reader):
             yield read_arrow(batch, self.columns, first, first + batch.num_rows, str(self.path))
 
     def _record_batches(self) -> Iterator[pa.RecordBatch]:
-        for whole in self._whole_batches():
+        for whole in self._chosen_batches():
             names = dict.fromkeys(top_column(name, whole.schema.names) for name in self.columns.values())
             batch = whole.select(list(names))
             for start in range(0, batch.num_rows, self.rows_at_once):
                 yield batch.slice(start, self.rows_at_once)
+
+    def values(self, name: str) -> Iterator[Any]:
+        """Values of a column."""
+        for batch in self._whole_batches():
+            yield from column_of(batch, name).to_pylist()
+
+    def _chosen_batches(self) -> Iterator[pa.RecordBatch]:
+        """The file's batches with the rows that meet `where`."""
+        for batch in self._whole_batches():
+            if self.condition is None:
+                yield batch
+            else:
+                yield from pa.Table.from_batches([batch]).filter(self.condition).combine_chunks().to_batches()
 
     def _whole_batches(self) -> Iterator[pa.RecordBatch]:
         reader = open_arrow(self.path)

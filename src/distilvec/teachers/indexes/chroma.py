@@ -22,6 +22,7 @@ from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import disk_space_needed, files_below, remove, remove_scratch, scratch, user_cache
 from distilvec.core.log import log
 from distilvec.teachers.cache.columns import find_columns
+from distilvec.teachers.indexes.conditions import check_names, meets
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_payloads
 
 DATABASE = "chroma.sqlite3"
@@ -37,6 +38,7 @@ class ChromaCollections(Reader):
     """
 
     takes_settings = True
+    takes_where = True
 
     @classmethod
     def files(cls, address: Address) -> list[Path]:
@@ -66,6 +68,7 @@ class ChromaCollections(Reader):
             log(f"index: {len(names)} collections of {self.address} are read together: {', '.join(names)}")
         names = [_DOCUMENT, "embedding", *self._metadata_names()]
         self.columns = find_columns(names, {"text": _DOCUMENT, **self.choices}, self.address.text)
+        check_names(self.where, names, self.address.text)
         self.spaces = {_space(collection) for collection in self.collections}
 
     @property
@@ -79,7 +82,14 @@ class ChromaCollections(Reader):
 
     def count(self) -> int:
         """Rows of all collections."""
-        return sum(self.counts)
+        if not self.where:
+            return sum(self.counts)
+        return sum(meets(self.where, metadata or {}) for metadata in self._metadata())
+
+    def values(self, name: str) -> Iterator[Any]:
+        """Values of a key of the metadata."""
+        for metadata in self._metadata():
+            yield (metadata or {}).get(name)
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """Rows from number `after` on, collection by collection."""
@@ -90,7 +100,15 @@ class ChromaCollections(Reader):
             payloads = []
             for document, metadata in zip(rows["documents"], rows["metadatas"], strict=True):
                 payloads.append({**(metadata or {}), _DOCUMENT: document})
-            yield read_payloads(ids, payloads, rows["embeddings"], self.columns, first + len(ids), self.address.text)
+            vectors = rows["embeddings"]
+            end = first + len(ids)
+            if self.where:
+                chosen = [row for row, payload in enumerate(payloads) if meets(self.where, payload)]
+                ids = [ids[row] for row in chosen]
+                payloads = [payloads[row] for row in chosen]
+                vectors = vectors[chosen]
+            if len(ids):
+                yield read_payloads(ids, payloads, vectors, self.columns, end, self.address.text)
 
     def _pages(self, start: int, include: list[str]) -> Iterator[tuple[int, str, Any]]:
         """Rows from number `start` on with what is included, the number of the first, and its collection's name."""
@@ -103,10 +121,14 @@ class ChromaCollections(Reader):
 
     def _metadata_names(self) -> list[str]:
         names: dict[str, None] = {}
-        for _, _, rows in self._pages(0, ["metadatas"]):
-            for metadata in rows["metadatas"]:
-                names.update(dict.fromkeys(metadata or ()))
+        for metadata in self._metadata():
+            names.update(dict.fromkeys(metadata or ()))
         return list(names)
+
+    def _metadata(self) -> Iterator[Any]:
+        """The metadata of all rows; None of a row without any."""
+        for _, _, rows in self._pages(0, ["metadatas"]):
+            yield from rows["metadatas"]
 
     def _check_widths(self) -> list[str]:
         """Names of the collections. DistilvecError where their vectors differ in width."""

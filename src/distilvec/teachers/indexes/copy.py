@@ -33,6 +33,7 @@ from distilvec.core.log import log, progress
 from distilvec.data.origins import COLUMN
 from distilvec.teachers.cache.columns import FINAL, ROLE_VALUES, Part
 from distilvec.teachers.cache.parquet import IndexNotes, VectorTable
+from distilvec.teachers.indexes.conditions import no_row, read_where
 from distilvec.teachers.indexes.reader import (
     METRICS,
     Batch,
@@ -86,7 +87,14 @@ def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> T
         address = read_address(section.vectors)
     with about(KEY, address.text):
         content = _content(section, address)
-        settings = [address.text, section.columns, section.limit, str(section.texts or ""), section.repeats]
+        settings: list[object] = [
+            address.text,
+            section.columns,
+            section.limit,
+            str(section.texts or ""),
+            section.repeats,
+        ]
+        settings.append(read_where(section.where))
         folder = root / "indexes" / fingerprint(FORMAT, *settings, content)
         meta = _read_or_copy(section, address, folder, content, refresh)
         _log_left_out(meta, address)
@@ -95,11 +103,12 @@ def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> T
         similarity = section.similarity
         if similarity is None and meta["metric"] is not None:
             similarity = metric_similarity(meta["metric"], address.text)
-    changes = {
+    changes: dict[str, object] = {
         "vectors": folder,
         "columns": None,
         "limit": None,
         "texts": None,
+        "where": {},
         "name": section.name or address.name,
         "similarity": similarity,
     }
@@ -133,6 +142,8 @@ def _read_index(section: TeacherSection, address: Address, folder: Path, refresh
         if refresh:  # only now, when the index can be read
             remove(folder / META)
             _start_again(folder)
+        if reader.where and not reader.count():
+            raise no_row(reader.where, [(name, reader.values(name)) for name in reader.where], address.text)
         metric = reader.metric or reader.default_metric
         meta: dict[str, Any] = {"index": address.text, "metric": metric, "columns": reader.columns}
         plain = _plain_state(reader, section, address)

@@ -20,6 +20,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.data.readers import count_json_lines, field_of, read_json_lines
 from distilvec.data.task_rows import shown_value, some_of
 from distilvec.teachers.cache.columns import USUAL_NAMES, Part, find_columns
+from distilvec.teachers.indexes.conditions import check_names, is_allowed
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_id, read_origin, read_text
 
 _FIRST_LINES = 1000  # whose fields are known before any is chosen; more are read where vectors or texts are missing
@@ -46,9 +47,17 @@ class Field:
     chunks: str
     holds_vectors: bool
 
+    def of(self, document: Mapping[str, Any], chunk: Mapping[str, Any]) -> Any:
+        """The value in a document or in one of its chunks; None where there is none."""
+        if self.chunks:
+            return field_of(chunk, self.name[len(self.chunks) + 1 :])
+        return field_of(document, self.name)
+
 
 class JsonLines(Reader):
     """The rows of a file, an object a line; the cursor counts lines. A .gz or .zst is unpacked while it is read."""
+
+    takes_where = True
 
     def open(self) -> None:
         """Find the fields."""
@@ -69,12 +78,20 @@ class JsonLines(Reader):
         self.fields = {part: fields[name] for part, name in self.columns.items()}
         self.chunks = self.fields["embedding"].chunks
         self._check_fields(fields)
+        check_names(self.where, list(fields), str(self.path))
+        self.conditions = {name: fields[name] for name in self.where}
 
     def count(self) -> int:
         """Lines of the file; where vectors lie in chunks, all chunks."""
-        if not self.chunks:
+        if not self.chunks and not self.where:
             return count_json_lines(self.path)
-        return sum(len(self._chunks_of(document, where)) for where, document in read_json_lines(self.path))
+        return sum(len(self._chosen_chunks(document, where)) for where, document in read_json_lines(self.path))
+
+    def values(self, name: str) -> Iterator[Any]:
+        """Values of a field, of lines or of their chunks."""
+        for where, document in read_json_lines(self.path):
+            for chunk in self._chunks_of(document, where):
+                yield self.conditions[name].of(document, chunk)
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """Rows behind line `after`."""
@@ -98,9 +115,8 @@ class JsonLines(Reader):
 
     def _rows_of(self, document: Mapping[str, Any], number: int, where: str) -> Iterator[dict[str, Any]]:
         """The rows of a line by their parts: the line itself, or each of its chunks, whose document it is."""
-        chunks = self._chunks_of(document, where) if self.chunks else [document]
         document_id = read_id(self._value("id", document, {}), number)
-        for position, chunk in enumerate(chunks):
+        for position, chunk in self._chosen_chunks(document, where):
             chunk_id = f"{document_id}:{position}" if self.chunks else document_id
             row: dict[str, Any] = {"id": chunk_id, "role": self._value("role", document, chunk)}
             if "id" in self.fields and self.fields["id"].chunks:
@@ -112,15 +128,23 @@ class JsonLines(Reader):
             yield row
 
     def _value(self, part: Part, document: Mapping[str, Any], chunk: Mapping[str, Any]) -> Any:
-        """The value of a part's field, which is one of the document or of its chunk; None where there is none."""
+        """The value of a part's field; None where there is none."""
         field = self.fields.get(part)
-        if field is None:
-            return None
-        if field.chunks:
-            return field_of(chunk, field.name[len(field.chunks) + 1 :])
-        return field_of(document, field.name)
+        return None if field is None else field.of(document, chunk)
+
+    def _chosen_chunks(self, document: Mapping[str, Any], where: str) -> list[tuple[int, Mapping[str, Any]]]:
+        """The chunks of a line that meet the reader's `where`, each with its position."""
+        chosen = []
+        for position, chunk in enumerate(self._chunks_of(document, where)):
+            conditions = self.conditions.items()
+            if all(is_allowed(field.of(document, chunk), self.where[name]) for name, field in conditions):
+                chosen.append((position, chunk))
+        return chosen
 
     def _chunks_of(self, document: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
+        """The chunks of a line; the line itself where vectors lie in no list."""
+        if not self.chunks:
+            return [document]
         chunks = field_of(document, self.chunks)
         if chunks is None:
             return []
@@ -144,12 +168,13 @@ class JsonLines(Reader):
             return np.array(numbers, dtype=np.float32)
 
     def _find_fields(self) -> dict[str, Field]:
-        """The fields of the file's first lines, and of further ones until there are vectors and texts."""
+        """The fields of the file's first lines, and of further ones until all that are needed are among them."""
         fields: dict[str, Field] = {}
         required: tuple[Part, ...] = ("text", "embedding")
         for number, (_, document) in enumerate(read_json_lines(self.path), 1):
             _add_fields(fields, document, "", "")
-            is_enough = all(self.choices.get(part, _usual_name(part, fields, "")) in fields for part in required)
+            needed = [self.choices.get(part) or _usual_name(part, fields, "") for part in required]
+            is_enough = all(name in fields for name in (*needed, *self.where))
             if number >= _FIRST_LINES and is_enough:
                 break
         return fields

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from distilvec.core.errors import DistilvecError
 from distilvec.teachers.cache.columns import find_columns
+from distilvec.teachers.indexes.conditions import check_names
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_origin, read_text
 
 _LOCK_SECONDS = 30  # to wait for a table that another session has locked
@@ -43,6 +44,7 @@ class PostgresTable(Reader):
     """
 
     takes_settings = True
+    takes_where = True
 
     def open(self) -> None:
         """Connect, describe the table, and find its columns."""
@@ -79,8 +81,12 @@ class PostgresTable(Reader):
         self.columns = find_columns(self._names(), self.choices, self.address.text)
         row = self.connection.execute(sql.SQL(_VERSION).format(self.table)).fetchone()
         assert row is not None
-        self.rows = int(row[0])
         self._version = f"{row[0]} {row[1]}"
+        self.condition, self.parameters = self._condition()
+        query = sql.SQL("SELECT count(*) FROM {}").format(self.table).as_string(self.connection)
+        row = self.connection.execute(f"{query.replace('%', '%%')} WHERE {self.condition}", self.parameters).fetchone()
+        assert row is not None
+        self.rows = int(row[0])
 
     @property
     def metric(self) -> str | None:
@@ -101,7 +107,6 @@ class PostgresTable(Reader):
         """Rows from block `after` on, in the order of the table's file."""
         from psycopg import sql
 
-        # Without parameters: with them a % in a column's name would be one, too
         query = sql.SQL(
             "SELECT {id}::text, {text}, {embedding}::real[], {role}, {origin} FROM {table} "
             "WHERE ctid >= {first}::tid AND ctid < {end}::tid"
@@ -118,12 +123,47 @@ class PostgresTable(Reader):
             for block in range(int(after or 0), self.blocks, _BLOCKS):
                 end = block + _BLOCKS
                 limits = {"first": sql.Literal(f"({block},0)"), "end": sql.Literal(f"({end},0)")}
-                rows = cursor.execute(query.format(**parts, **limits)).fetchall()
+                # With parameters a % in a column's name would be one, too
+                statement = query.format(**parts, **limits).as_string(self.connection).replace("%", "%%")
+                rows = cursor.execute(f"{statement} AND {self.condition}", self.parameters).fetchall()
                 ids = [str(row[0]) for row in rows]
                 texts = [read_text(row[1], str(row[0]), self.address.text) for row in rows]
                 roles = [row[3] for row in rows] if "role" in self.columns else None
                 origins = [read_origin(row[4]) for row in rows] if "origin" in self.columns else None
                 yield Batch(ids, texts, [row[2] for row in rows], end, roles, origins)
+
+    def values(self, name: str) -> list[Any]:
+        """Values of a column or of a field of JSON."""
+        from psycopg import sql
+
+        query = sql.SQL("SELECT DISTINCT ({})::text FROM {} LIMIT 11").format(self._column(name), self.table)
+        return [row[0] for row in self.connection.execute(query).fetchall()]
+
+    def _condition(self) -> tuple[str, list[str]]:
+        """The conditions of `where` in SQL, and their parameters, which PostgreSQL reads as the columns' types."""
+        conditions = ["TRUE"]
+        parameters = []
+        check_names(self.where, [*self._names(), *filter(self._is_json, self.where)], self.address.text)
+        for name, allowed in self.where.items():
+            column = f"({self._column(name).as_string(self.connection)})".replace("%", "%%")
+            either = []
+            for value in allowed:
+                if value is None:
+                    either.append(f"{column} IS NULL")
+                else:
+                    either.append(f"{column} = %s")
+                    parameters.append(str(value))
+            conditions.append(f"({' OR '.join(either)})")
+        return " AND ".join(conditions), parameters
+
+    def _column(self, name: str) -> Any:
+        """The SQL of a column or of a field of JSON."""
+        from psycopg import sql
+
+        return sql.Identifier(name) if name in self.types else _field(name)
+
+    def _is_json(self, name: str) -> bool:
+        return self.types.get(name.partition(".")[0], "").startswith("json")
 
     def _names(self) -> list[str]:
         """Names of the columns, and of fields of columns of JSON that the recipe names: metadata.text."""
@@ -131,7 +171,7 @@ class PostgresTable(Reader):
         parts: tuple[Literal["text", "origin"], ...] = ("text", "origin")
         for part in parts:
             choice = self.choices.get(part, "")
-            if choice not in names and self.types.get(choice.partition(".")[0], "").startswith("json"):
+            if choice not in names and self._is_json(choice):
                 names.append(choice)
         return names
 

@@ -12,8 +12,9 @@ from urllib.parse import unquote
 from distilvec.core.addresses import Address
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import files_below
-from distilvec.data.readers import names_of
+from distilvec.data.readers import field_of, names_of
 from distilvec.teachers.cache.columns import USUAL_NAMES, Part, find_columns, log_others
+from distilvec.teachers.indexes.conditions import Where, as_number
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_payloads
 
 _POINTS = 1024  # in one answer of the server
@@ -26,6 +27,8 @@ class QdrantCollection(Reader):
 
     The cursor is Qdrant's own, the id of the next point. QDRANT_API_KEY is the key of a server, with HTTPS.
     """
+
+    takes_where = True
 
     @classmethod
     def files(cls, address: Address) -> list[Path]:
@@ -71,7 +74,7 @@ class QdrantCollection(Reader):
 
     def count(self) -> int:
         """Points of the collection."""
-        return int(self.client.count(self.collection, exact=True).count)
+        return int(self.client.count(self.collection, count_filter=_filter(self.where), exact=True).count)
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """Points from the id `after` on, in the order of ids; the last cursor is None."""
@@ -86,10 +89,20 @@ class QdrantCollection(Reader):
             if after is None:
                 return
 
+    def values(self, name: str) -> list[Any]:
+        """Values of a field in the first points."""
+        points, _ = self.client.scroll(self.collection, limit=_POINTS, with_payload=True)
+        return [field_of(point.payload or {}, name) for point in points]
+
     def _scroll(self, after: Cursor, vectors: list[str] | bool) -> tuple[list[Any], Any]:
         """Points from the id `after` on, and the id behind them."""
         points, next_id = self.client.scroll(
-            self.collection, limit=_POINTS, offset=after, with_payload=True, with_vectors=vectors
+            self.collection,
+            scroll_filter=_filter(self.where),
+            limit=_POINTS,
+            offset=after,
+            with_payload=True,
+            with_vectors=vectors,
         )
         return list(points), next_id
 
@@ -132,3 +145,26 @@ class QdrantCollection(Reader):
         choices: dict[Part, str] = {part: name for part, name in self.choices.items() if part != "embedding"}
         required: tuple[Part, ...] = ("text",) if self.count() else ()
         return find_columns(list(names), choices, f"the payload of {self.address}", required)
+
+
+def _filter(where: Where) -> Any:
+    """The conditions as a filter of Qdrant; None where there are none. A payload has no types: 7 is also "7"."""
+    from qdrant_client import models
+
+    conditions: list[Any] = []
+    for name, allowed in where.items():
+        either: list[Any] = []
+        for value in allowed:
+            if value is None:
+                either.append(models.IsEmptyCondition(is_empty=models.PayloadField(key=name)))
+                continue
+            text = str(value)
+            either.append(models.FieldCondition(key=name, match=models.MatchValue(value=text)))
+            if text.lower() in ("true", "false"):
+                is_true = models.MatchValue(value=text.lower() == "true")
+                either.append(models.FieldCondition(key=name, match=is_true))
+            number = as_number(value)
+            if number is not None:
+                either.append(models.FieldCondition(key=name, range=models.Range(gte=number, lte=number)))
+        conditions.append(models.Filter(should=either))
+    return models.Filter(must=conditions) if conditions else None

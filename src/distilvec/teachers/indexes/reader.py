@@ -25,6 +25,7 @@ from distilvec.core.files import files_below
 from distilvec.core.similarity import Similarity, read_similarity
 from distilvec.data.readers import field_of
 from distilvec.teachers.cache.columns import Part
+from distilvec.teachers.indexes.conditions import Where
 
 Cursor = int | str | None  # where to continue; JSON holds it
 METRICS: dict[str, Similarity] = {  # the stores' names
@@ -71,12 +72,14 @@ class Reader(ABC):
     rows_at_once: ClassVar[int] = 8192  # of a batch
     has_texts: ClassVar[bool] = True  # False: they are in a file of their own, `texts`
     takes_settings: ClassVar[bool] = False  # behind the ? of an address
+    takes_where: ClassVar[bool] = False  # gives rows that meet `where` alone
     default_metric: ClassVar[str | None] = None  # the store's own, by which it searches where `metric` is None
 
     def __init__(self, address: Address, choices: Mapping[Part, str] | None = None, texts: Path | None = None) -> None:
         self.address = address
         self.choices: Mapping[Part, str] = choices or {}  # columns that the recipe names
         self.texts = texts
+        self.where: Where = {}  # values by column, set before `open`
         self.columns: dict[Part, str] = {}  # of each part, set by `open`
         self.opened = ExitStack()  # what is closed at the end
 
@@ -136,6 +139,10 @@ class Reader(ABC):
     @abstractmethod
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """All rows behind the cursor `after` (None: from the first), in an order that does not change."""
+
+    def values(self, name: str) -> Iterable[Any]:
+        """Values of a column of `where`, of rows that do not meet it either: for the message that none does."""
+        return ()
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from distilvec.core.addresses import Address
 from distilvec.core.arrow import Vectors
 from distilvec.core.errors import DistilvecError
 from distilvec.teachers.cache.columns import find_columns
+from distilvec.teachers.indexes.conditions import check_names, is_allowed
 from distilvec.teachers.indexes.reader import (
     Batch,
     Cursor,
@@ -72,6 +73,8 @@ class Column:
 class SqliteVecTable(Reader):
     """The rows of a table by chunks; the cursor is the number of the last chunk."""
 
+    takes_where = True
+
     @classmethod
     def files(cls, address: Address) -> list[Path]:
         """The file and its write-ahead log."""
@@ -94,6 +97,7 @@ class SqliteVecTable(Reader):
         columns += self._joined_columns(any(column.kind == "key" and column.type == "text" for column in columns))
         self.fields = {column.name: column for column in columns}
         self.columns = find_columns(list(self.fields), self.choices, self.address.text)
+        check_names(self.where, list(self.fields), self.address.text)
         self.vectors = self.fields[self.columns["embedding"]]
         if self.vectors.kind != "vector" or self.vectors.type == "bit":
             problem = f"{self.address}: '{self.vectors.name}' does not hold vectors of floats or int8."
@@ -111,18 +115,11 @@ class SqliteVecTable(Reader):
 
     def count(self) -> int:
         """Rows of the table."""
-        ((rows,),) = self._rows(f"SELECT count(*) FROM {self._shadow('rowids')}")
-        return int(rows)
+        return sum(len(rows) for _, rows, _ in self._chunks(0))
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """The rows of the chunks behind number `after`."""
-        chunk = int(after or 0)
-        query = f"SELECT chunk_id, validity, rowids FROM {self._shadow('chunks')} WHERE chunk_id > ? ORDER BY 1 LIMIT 1"
-        while chunks := self._rows(query, chunk):
-            ((chunk, validity, numbers),) = chunks
-            # A deleted row keeps its place and its vector until another row takes them
-            offsets = np.flatnonzero(np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little"))
-            rows = np.frombuffer(numbers, "<i8")[offsets].tolist()
+        for chunk, rows, offsets in self._chunks(int(after or 0)):
             values = {}
             for part, name in self.columns.items():
                 if part != "embedding":
@@ -131,6 +128,27 @@ class SqliteVecTable(Reader):
             texts = [read_text(text, row, self.address.text) for text, row in zip(values["text"], ids, strict=True)]
             origins = [read_origin(value) for value in values["origin"]] if "origin" in values else None
             yield Batch(ids, texts, self._vectors(chunk, offsets), chunk, values.get("role"), origins)
+
+    def values(self, name: str) -> Iterator[Any]:
+        """Values of a column."""
+        where, self.where = self.where, {}
+        for chunk, rows, offsets in self._chunks(0):
+            yield from self._values(self.fields[name], chunk, rows, offsets)
+        self.where = where
+
+    def _chunks(self, after: int) -> Iterator[tuple[int, list[int], npt.NDArray[np.int64]]]:
+        """The chunks behind number `after`: their numbers, and numbers and places of the rows that meet `where`."""
+        chunk = after
+        query = f"SELECT chunk_id, validity, rowids FROM {self._shadow('chunks')} WHERE chunk_id > ? ORDER BY 1 LIMIT 1"
+        while chunks := self._rows(query, chunk):
+            ((chunk, validity, numbers),) = chunks
+            # A deleted row keeps its place and its vector until another row takes them
+            offsets = np.flatnonzero(np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little"))
+            for name, allowed in self.where.items():
+                rows = np.frombuffer(numbers, "<i8")[offsets].tolist()
+                values = self._values(self.fields[name], chunk, rows, offsets)
+                offsets = offsets[[is_allowed(value, allowed) for value in values]]
+            yield chunk, np.frombuffer(numbers, "<i8")[offsets].tolist(), offsets
 
     def _vectors(self, chunk: int, offsets: npt.NDArray[np.int64]) -> Vectors:
         """The vectors at some places of a chunk, float32 [places, dim]."""

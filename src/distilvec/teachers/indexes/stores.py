@@ -17,6 +17,7 @@ from distilvec.core.addresses import Address
 from distilvec.core.errors import DistilvecError, about
 from distilvec.core.extras import require_extra
 from distilvec.core.files import files_below, is_aside, is_parquet
+from distilvec.teachers.indexes.conditions import KEY, read_where
 
 if TYPE_CHECKING:
     from distilvec.config.schema import TeacherSection
@@ -162,7 +163,12 @@ def open_reader(section: TeacherSection, address: Address) -> Reader:
     store = store_of(address)
     if store.package and store in STORES:
         require_extra(store.name, "", (store.package,))
-    return store.reader_class(address, section.columns, section.texts)
+    reader = store.reader_class(address, section.columns, section.texts)
+    if section.where and not reader.takes_where:
+        problem = f"the reader of {store.name} does not filter."
+        raise DistilvecError(problem, "Leave it out, and export the rows that are meant.", key=KEY)
+    reader.where = read_where(section.where)
+    return reader
 
 
 def nothing_to_read(path: Path, expected: str = "vectors") -> DistilvecError:
@@ -174,6 +180,9 @@ def nothing_to_read(path: Path, expected: str = "vectors") -> DistilvecError:
     there = "is a file" if path.is_file() else f"holds {content or 'nothing'}"
     endings = ", ".join(ending for store in all_stores() for ending in store.endings)
     fix = "Write texts and vectors to a Parquet file with the columns text and embedding."
+    indexes = [name for name in entries if name.endswith((".faiss", ".usearch"))]
+    if indexes:
+        fix = f"Name the index in it: {path / indexes[0]}."
     return DistilvecError(f"{path} {there}; expected {expected} ({endings}).", fix)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from distilvec.core.errors import DistilvecError, about
 from distilvec.core.log import log
 from distilvec.data.readers import field_of, names_of, read_rows
 from distilvec.teachers.cache.columns import Part, find_columns
+from distilvec.teachers.indexes.conditions import check_names, meets
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_id, read_origin, read_text
 
 Ids = npt.NDArray[np.int64]
@@ -21,10 +23,23 @@ Ids = npt.NDArray[np.int64]
 _TEXTS = "teacher.texts"
 
 
+def langchain_export(path: Path) -> str:
+    """Return the two lines of Python that write the texts of LangChain's index of FAISS, in the order of its rows."""
+    store = f"FAISS.load_local({str(path.parent)!r}, None, {path.stem!r}, allow_dangerous_deserialization=True)"
+    document = "store.docstore.search(name)"
+    row = f"{{'id': name, 'text': {document}.page_content, 'metadata': {document}.metadata}}"
+    rows = "for _, name in sorted(store.index_to_docstore_id.items())"
+    return (
+        f"import json; from langchain_community.vectorstores import FAISS; store = {store}\n"
+        f"open('texts.jsonl', 'w').writelines(json.dumps({row}) + '\\n' {rows})"
+    )
+
+
 class VectorFile(Reader):
     """Vectors by row, and the texts of another file. A subclass opens the vectors, and reads them by row."""
 
     has_texts = False
+    takes_where = True  # by columns of the texts
 
     vector_ids: Ids | None = None  # that the index has for its rows; None where row numbers are the ids
     numbers_are_ids = False  # a search gives a row's number as its id, where the index has no ids of its own
@@ -44,6 +59,14 @@ class VectorFile(Reader):
         if not self.path.is_file():
             raise DistilvecError(f"no file at {self.path}.", "Check the path.")
         self.open_vectors()
+        pickled = self.path.with_suffix(".pkl")
+        if self.texts is None and pickled.is_file():
+            raise DistilvecError(
+                f"{self.path} holds {self.rows:,} vectors; LangChain has their texts in {pickled.name}, a pickle, "
+                "which runs code when it is opened: it is not opened here.",
+                f"If you trust it, write them as JSON lines, and name that file:\n{langchain_export(self.path)}",
+                key=_TEXTS,
+            )
         if self.texts is None:
             raise DistilvecError(
                 f"{self.path} holds {self.rows:,} vectors and no texts.",
@@ -51,45 +74,59 @@ class VectorFile(Reader):
                 key=_TEXTS,
             )
         with about(_TEXTS, self.texts):
-            ids, lines, self.origins = _read_texts(self.texts, self.choices)
-            self.row_ids, self.row_texts = self._pair(self.texts, ids, lines)
+            ids, lines, self.origins = self._read_texts(self.texts)
+            self.row_ids, places = self._pair(self.texts, ids, lines)
+            self.row_texts = [None if place is None else lines[place] for place in places]
+        # Without conditions a vector without a text is read as well, to be counted
+        chosen = [not self.where if place is None else self.is_chosen[place] for place in places]
+        self.chosen = np.array(chosen, dtype=bool)
 
     def count(self) -> int:
         """Number of vectors."""
-        return self.rows
+        return int(self.chosen.sum())
+
+    def values(self, name: str) -> Iterator[Any]:
+        """Values of a column of the texts' file."""
+        assert self.texts is not None
+        for _, row in read_rows(self.texts):
+            yield field_of(row, name)
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """Rows from number `after` on."""
         for start in range(int(after or 0), self.rows, self.rows_at_once):
             end = min(start + self.rows_at_once, self.rows)
-            texts = self.row_texts[start:end]
-            origins = None if self.origins is None else [self.origins.get(text or "") for text in texts]
-            yield Batch(self.row_ids[start:end], texts, self.read(start, end), end, origins=origins)
+            rows = start + np.flatnonzero(self.chosen[start:end])
+            if len(rows):
+                ids = [self.row_ids[row] for row in rows]
+                texts = [self.row_texts[row] for row in rows]
+                origins = None if self.origins is None else [self.origins.get(text or "") for text in texts]
+                yield Batch(ids, texts, self.read(start, end)[rows - start], end, origins=origins)
 
-    def _pair(self, path: Path, ids: list[str] | None, texts: list[str | None]) -> tuple[list[str], list[str | None]]:
-        """Ids and texts of all rows of the index, in its order. `ids` are those of the texts, None without any.
+    def _pair(self, path: Path, ids: list[str] | None, texts: list[str | None]) -> tuple[list[str], list[int | None]]:
+        """Ids and places among the texts of all rows of the index, in its order. `ids` are those of the texts, or None.
 
         An index with ids of its own has the text of the same id: that of the column of ids, else of the line with this
-        number, as search gives it back. None is the text of an id that the file lacks.
+        number, as search gives it back. None is the place of an id that the file lacks.
         """
+        places: list[int | None] = list(range(len(texts)))
         rows = self.rows
         if self.vector_ids is None and ids is not None:
             ids_by_row = self._ids_that_number_rows(path, ids)
             if ids_by_row is not None:
-                numbered_texts = dict(zip(ids, texts, strict=True))
-                return ids_by_row, [numbered_texts[name] for name in ids_by_row]
+                numbered_places = dict(zip(ids, places, strict=True))
+                return ids_by_row, [numbered_places[name] for name in ids_by_row]
         if self.vector_ids is None:
             if len(texts) != rows:
                 problem = f"{path} has {len(texts):,} texts, {self.path} {rows:,} vectors"
                 raise DistilvecError(f"{problem}.", "Give one text for each row, in the same order.")
-            return ids or [str(number) for number in range(rows)], texts
+            return ids or [str(number) for number in range(rows)], places
 
         index_ids = [str(number) for number in self.vector_ids.tolist()]
         was_numbered = not self.in_order_of_adding and index_ids == [str(number) for number in range(rows)]
         if ids is not None and was_numbered and len(texts) == rows and not set(index_ids) <= set(ids):
             # FAISS has numbered the vectors itself: the ids of the texts are of something else
             log(f"index: the ids of {path} are not those of {self.path}: texts are taken line by line")
-            return ids, texts
+            return ids, places
         if ids is None:
             lowest, highest = (int(self.vector_ids.min()), int(self.vector_ids.max())) if rows else (0, 0)
             first = 1 if lowest >= 1 and highest == len(texts) else 0  # databases count rows from 1
@@ -99,7 +136,7 @@ class VectorFile(Reader):
                     f"index: the ids of {self.path} are no line numbers of {path}: texts are taken in the order in "
                     "which vectors were added"
                 )
-                return index_ids, texts
+                return index_ids, places
             if not are_lines:
                 problem = f"{self.path} has ids such as {index_ids[0]}, and {path} {len(texts):,} texts without ids"
                 raise DistilvecError(f"{problem}.", "Add a column id.")
@@ -107,14 +144,14 @@ class VectorFile(Reader):
                 log(f"index: the ids of {self.path} are line numbers of {path}, counted from {first}")
             ids = [str(first + number) for number in range(len(texts))]
 
-        text_by_id: dict[str, str | None] = {}
-        for name, text in zip(ids, texts, strict=True):
-            if text_by_id.setdefault(name, text) != text:
+        place_by_id: dict[str, int] = {}
+        for place, name in enumerate(ids):
+            if texts[place_by_id.setdefault(name, place)] != texts[place]:
                 raise DistilvecError(f"{path} has two texts with the id {name}.", "Keep one of them.")
-        if rows and not any(name in text_by_id for name in index_ids):
-            examples = f"{self.path} has ids such as {index_ids[0]}, {path} such as {next(iter(text_by_id), 'none')}"
+        if rows and not any(name in place_by_id for name in index_ids):
+            examples = f"{self.path} has ids such as {index_ids[0]}, {path} such as {next(iter(place_by_id), 'none')}"
             raise DistilvecError(f"no text has an id of the index: {examples}.", "Give the index's ids.")
-        return index_ids, [text_by_id.get(name) for name in index_ids]
+        return index_ids, [place_by_id.get(name) for name in index_ids]
 
     def _ids_that_number_rows(self, path: Path, ids: list[str]) -> list[str] | None:
         """The ids of the texts by row, if they are the numbers of the rows in another order; None for other ids.
@@ -132,24 +169,34 @@ class VectorFile(Reader):
                 raise DistilvecError(f"{problem}.", fix)
         return None
 
+    def _read_texts(self, path: Path) -> tuple[list[str] | None, list[str | None], dict[str, str | None] | None]:
+        """The ids of a file's texts, the texts, and the document of each text; None for what the file does not have.
 
-def _read_texts(
-    path: Path, columns: Mapping[Part, str]
-) -> tuple[list[str] | None, list[str | None], dict[str, str | None] | None]:
-    """The ids of a file's texts, the texts, and the document of each text; None for what the file does not have."""
-    ids: list[str] = []
-    texts: list[str | None] = []
-    choices: dict[Part, str] = {part: name for part, name in columns.items() if part != "embedding"}
-    names: dict[Part, str] = {}
-    origins: dict[str, str | None] = {}
-    for number, (where, row) in enumerate(read_rows(path)):
-        names = names or find_columns(names_of(row), choices, str(path), ("text",))
-        text = read_text(field_of(row, names["text"]), str(number), where)
-        texts.append(None if text is None else text.rstrip("\n"))
-        value = field_of(row, names["id"]) if "id" in names else None
-        if value is None and "id" in names:
-            raise DistilvecError(f"{where}: no id.", "Give each text the id of its vector.")
-        ids.append(read_id(value, number))
-        if "origin" in names:
-            origins.setdefault(texts[-1] or "", read_origin(field_of(row, names["origin"])))
-    return (ids if "id" in names else None), texts, (origins if "origin" in names else None)
+        `is_chosen` of the reader says of each whether it meets `where`.
+        """
+        ids: list[str] = []
+        texts: list[str | None] = []
+        choices: dict[Part, str] = {part: name for part, name in self.choices.items() if part != "embedding"}
+        names: dict[Part, str] = {}
+        origins: dict[str, str | None] = {}
+        self.is_chosen: list[bool] = []
+        missing = set(self.where)
+        all_names: dict[str, None] = {}
+        for number, (where, row) in enumerate(read_rows(path)):
+            if not names:
+                names = find_columns(names_of(row), choices, str(path), ("text",))
+            if missing:  # a row of JSON may lack a column that others have
+                all_names.update(dict.fromkeys(names_of(row)))
+                missing -= all_names.keys()
+            text = read_text(field_of(row, names["text"]), str(number), where)
+            texts.append(None if text is None else text.rstrip("\n"))
+            value = field_of(row, names["id"]) if "id" in names else None
+            if value is None and "id" in names:
+                raise DistilvecError(f"{where}: no id.", "Give each text the id of its vector.")
+            ids.append(read_id(value, number))
+            if "origin" in names:
+                origins.setdefault(texts[-1] or "", read_origin(field_of(row, names["origin"])))
+            self.is_chosen.append(meets(self.where, row))
+        if missing:
+            check_names(self.where, list(all_names), str(path))
+        return (ids if "id" in names else None), texts, (origins if "origin" in names else None)

@@ -112,6 +112,7 @@ def check(
     sample: int = 500,
     columns: Mapping[str, str] | None = None,
     texts: str | Path | None = None,
+    where: Mapping[str, str | int | list[str | int | None] | None] | None = None,
     limit: int | None = None,
     similarity: Literal["cosine", "dot", "euclidean"] | None = None,
     repeats: Literal["first", "drop"] | None = None,
@@ -132,6 +133,7 @@ def check(
         sample: Without queries, the number of stored texts that are searched for, at most a fifth of the index.
         columns: The index's names of its columns, by text, embedding, id, role and origin (documents).
         texts: The file of the texts, for an index of vectors alone.
+        where: Read only rows whose columns have these values, one of those in a list; None: rows without a value.
         limit: Read so many rows of the index, drawn at random.
         similarity: How the index compares vectors, where it does not say.
         repeats: Take the "first" of rows of one text with different vectors, or "drop" them; refused by default.
@@ -141,7 +143,15 @@ def check(
     Errors: DistilvecError for a model or index that cannot be used, or a model of fewer dims than the index.
     """
     with about("index"):
-        keys = index_keys(index, columns=columns, texts=texts, limit=limit, similarity=similarity, repeats=repeats)
+        keys = index_keys(
+            index,
+            columns=columns,
+            texts=texts,
+            where=where,
+            limit=limit,
+            similarity=similarity,
+            repeats=repeats,
+        )
     section = section_of(TeacherSection, "teacher", keys)
     suite = None if test is None else suite_of(Path(test), user_cache())
     if (queries is None) != (made_by is None):

@@ -17,6 +17,7 @@ from distilvec.cli.options import (
     check_outputs,
     option,
     read_columns,
+    read_where,
 )
 from distilvec.cli.output import write_result
 from distilvec.core.errors import about
@@ -61,6 +62,13 @@ def check(
     texts: Annotated[
         Path | None,
         option("The texts, for an index of vectors alone: one for each row, or its ids.", key="teacher.texts"),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        option(
+            "NAME=VALUE: read only rows of the index with this value, or null. Names narrow, one name twice widens.",
+            key="teacher.where",
+        ),
     ] = None,
     limit: Annotated[
         int | None, option("Read n rows of the index, drawn at random.", key="teacher.limit", min=1)
@@ -124,6 +132,7 @@ def check(
         sample=sample,
         columns=column_names,
         texts=texts,
+        where=read_where(where) if where else None,
         limit=limit,
         similarity=similarity,
         repeats=repeats,

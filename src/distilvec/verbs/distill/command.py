@@ -18,6 +18,7 @@ from distilvec.cli.options import (
     check_outputs,
     option,
     read_columns,
+    read_where,
 )
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError, about, set_by
@@ -101,6 +102,13 @@ def distill(
             "text=NAME, origin=NAME: columns of texts, of their documents. Of an index also embedding=, id=, role=",
             "--column",
             key="teacher.columns",
+        ),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        option(
+            "NAME=VALUE: read only rows of an index with this value, or null. Names narrow, one name twice widens.",
+            key="teacher.where",
         ),
     ] = None,
     limit: Annotated[
@@ -201,6 +209,7 @@ def distill(
         out=out,
         api_model=api_model,
         columns=read_columns(columns or []),
+        where=read_where(where) if where else None,
         limit=limit,
         similarity=similarity,
         repeats=repeats,

@@ -46,6 +46,7 @@ def distill(
     out: str | Path | None = None,
     api_model: str | None = None,
     columns: Mapping[str, str] | None = None,
+    where: Mapping[str, str | int | list[str | int | None] | None] | None = None,
     limit: int | None = None,
     similarity: Literal["cosine", "dot", "euclidean"] | None = None,
     repeats: Literal["first", "drop"] | None = None,
@@ -96,6 +97,8 @@ def distill(
         api_model: The model of an API that offers several.
         columns: An index's names of its columns, by text, embedding, id, role and origin (the document of a row); with
             another teacher "text" is the column of the texts, "origin" that of their documents.
+        where: Read only rows of an index whose columns have these values, one of those in a list; None: rows without
+            a value.
         limit: Read so many rows of an index, drawn at random.
         similarity: How an index compares vectors, where it does not say.
         repeats: Take the "first" of an index's rows of one text with different vectors, or "drop" them.
@@ -138,6 +141,7 @@ def distill(
         pairs=None if pairs is None else Path(pairs),
         api_model=api_model,
         columns=columns or {},
+        where=where,
         limit=limit,
         similarity=similarity,
         repeats=repeats,

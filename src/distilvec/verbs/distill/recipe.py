@@ -81,6 +81,7 @@ class Request:
     pairs: Path | None = None
     api_model: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
+    where: Mapping[str, Any] | None = None
     limit: int | None = None
     similarity: Literal["cosine", "dot", "euclidean"] | None = None
     repeats: Literal["first", "drop"] | None = None
@@ -208,7 +209,7 @@ def _check_request(request: Request) -> None:
         problem = f"found {foreign[0]}={request.columns[foreign[0]]}; {_short_name(request.teacher)} is not an index."
         raise DistilvecError(problem, "Give it text=NAME, the column of the texts, or origin=NAME.", key="columns")
     if request.kind != "table":
-        for name in ("limit", "similarity", "repeats", "pairs"):
+        for name in ("where", "limit", "similarity", "repeats", "pairs"):
             if getattr(request, name) is not None:
                 problem = f"is for an index; {_short_name(request.teacher)} is not one."
                 raise DistilvecError(problem, "Leave it out.", key=name)
@@ -256,6 +257,7 @@ def _index_teacher(request: Request) -> dict[str, Any]:
             str(request.teacher),
             columns=request.columns,
             texts=None if texts is None else str(texts),
+            where=request.where,
             limit=request.limit,
             similarity=request.similarity,
             repeats=request.repeats,

@@ -25,9 +25,9 @@ from distilvec.data.corpus import (
     excluded_fingerprint,
     excluded_line,
     text_key,
-    validation_line,
     validation_size,
 )
+from distilvec.data.origins import validation_line
 
 
 def source(folder, name, texts, /, **options):

@@ -81,7 +81,12 @@ def _resolve(value: Any, annotation: Any, folder: Path, key: str, root: type[Sec
     if Mark.CHANGES in marks(annotation):
         return _resolve_changes(value, folder, root)
     if Mark.GRID in marks(annotation):
-        return {dotted: _resolve_values(str(dotted), values, folder, root) for dotted, values in value.items()}
+        grid = {}
+        for dotted, values in value.items():
+            grid[dotted] = values
+            if isinstance(values, list):
+                grid[dotted] = [resolve_key(str(dotted), choice, folder, root) for choice in values]
+        return grid
     resolved = {}
     for name, item in value.items():
         item_annotation = child(annotation, name)
@@ -157,9 +162,3 @@ def _resolve_changes(changes: Any, folder: Path, root: type[Section]) -> Any:
     if not isinstance(changes, dict):
         return changes
     return {dotted: resolve_key(str(dotted), value, folder, root) for dotted, value in changes.items()}
-
-
-def _resolve_values(dotted: str, values: Any, folder: Path, root: type[Section]) -> Any:
-    if not isinstance(values, list):
-        return values
-    return [resolve_key(dotted, value, folder, root) for value in values]

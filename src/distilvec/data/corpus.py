@@ -45,7 +45,7 @@ from distilvec.data.corpus_files import (
 )
 from distilvec.data.origins import (
     COLUMN,
-    SHARED,
+    DOCSTRING,
     Origins,
     RunWriter,
     document_key,
@@ -68,7 +68,6 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 PROMPTED = 8  # one in so many training texts keeps a built-in prompt, so that it changes no vector
 _ROWS = 8192  # read together
 LEFT_OUT = "named"  # kind of the texts of corpus.leave_out
-DOCSTRING = "docstring"  # what tells the origins of the built-in texts
 _REPORTED = ("read", "empty", "excluded", "duplicates", "left_out", "kept", "cut")
 
 Excluded = Mapping[str, Iterable[str]]  # texts that are not trained on, by what they are: documents, queries, ...
@@ -315,23 +314,6 @@ def validation_size(size: int | None, rows: int) -> int:
             f"Give at most {rows // 2:,}, or leave the key out: {default:,} are taken then.",
         )
     return size
-
-
-def validation_line(report: Mapping[str, Any]) -> str:
-    """Say of how many texts and origins the validation part is, and how origins were told."""
-    if report["origins"] == 1:
-        return (
-            f"{report['holdout']:,} texts. All texts are of one document, or overlap as if they were: what is measured "
-            "on some of them does not hold for others"
-        )
-    told = [f"the column {name} names a text's document" for name in report["origins_by"] if name != DOCSTRING]
-    told += ["a passage belongs to its docstring"] if DOCSTRING in report["origins_by"] else []
-    told += [
-        "a piece belongs to its text",
-        f"texts that share {SHARED} words in a row, which few have, belong together",
-    ]
-    drawn = f"{report['holdout']:,} texts of {report['holdout_origins']:,} of {report['origins']:,} documents"
-    return f"{drawn} ({'; '.join(told)})"
 
 
 def _draw_validation(section: CorpusSection, origins: Rows, is_common: Mask) -> Mask:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,6 +37,7 @@ NEIGHBOURS = 5  # of so many runs one is stored
 COMMON_SHARE, FEWEST_COMMON, MOST_COMMON = 100, 10, 1000  # a run of more origins than one in a hundred says nothing
 FEWEST_DOCUMENTS, TEXTS_A_DOCUMENT = 10, 100  # of a column that is found by its name: more texts a value are data sets
 COLUMN = "text_origin"  # of our own tables
+DOCSTRING = "docstring"  # what tells the origins of the built-in texts
 # Columns of tables that name the document of a row: LlamaIndex, LangChain, Haystack, readers of files
 COLUMNS = (COLUMN, "doc_id", "document_id", "ref_doc_id", "parent_id", "source", "file_path", "url")
 
@@ -310,3 +311,20 @@ def _mixed(values: npt.NDArray[Any]) -> Hashes:
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: Hashes = values ^ (values >> np.uint64(31))
     return mixed
+
+
+def validation_line(report: Mapping[str, Any]) -> str:
+    """Say of how many texts and origins the validation part is, and how origins were told."""
+    if report["origins"] == 1:
+        return (
+            f"{report['holdout']:,} texts. All texts are of one document, or overlap as if they were: what is measured "
+            "on some of them does not hold for others"
+        )
+    told = [f"the column {name} names a text's document" for name in report["origins_by"] if name != DOCSTRING]
+    told += ["a passage belongs to its docstring"] if DOCSTRING in report["origins_by"] else []
+    told += [
+        "a piece belongs to its text",
+        f"texts that share {SHARED} words in a row, which few have, belong together",
+    ]
+    drawn = f"{report['holdout']:,} texts of {report['holdout_origins']:,} of {report['origins']:,} documents"
+    return f"{drawn} ({'; '.join(told)})"

@@ -84,22 +84,17 @@ def _make_files(name: str, entry: DataSet, missing: Mapping[Path, OutFile], fold
         is_of_the_disk = isinstance(error.__cause__, OSError) and error.__cause__.errno is not None
         if is_of_the_disk:
             raise
-        fix = f"{error.fix} {_by_hand(entry, folder)}".lstrip()
-        raise DistilvecError(error.problem, fix, key=error.key) from error
+        files = " and ".join(str(folder / path) for path in entry.files)
+        fix = (
+            f"{error.fix} Run the same command again: it goes on where it ended. Without a network, fetch the set on "
+            f"another machine and copy {files}."
+        )
+        raise DistilvecError(error.problem, fix.lstrip(), key=error.key) from error
     remove(downloads)
     note = {"licence": entry.licence, "sources": list(entry.sources()), "files": list(entry.files)}
     with about("--out", folder), acquire_lock(folder / DOWNLOADS / "notes.lock", str(folder / NOTES), wait=True):
         notes = read_json(folder / NOTES, "Remove it.", sealed=False) if (folder / NOTES).exists() else {}
         write_json(folder / NOTES, {**notes, name: note})
-
-
-def _by_hand(entry: DataSet, folder: Path) -> str:
-    """Instructions for a person whose machine reaches no host."""
-    files = " and ".join(str(folder / path) for path in entry.files)
-    return (
-        "Run the same command again: it goes on where it ended. "
-        f"Without a network, fetch the set on another machine and copy {files}."
-    )
 
 
 def _make_file(name: str, entry: DataSet, file: OutFile, path: Path, downloads: Path) -> None:

@@ -43,7 +43,11 @@ def find_columns(
         candidates = [name for name in usual_names if name in names]
         choice = choices.get(part) if choices else None
         if choice:
-            columns[part] = _chosen_column(choice, names, origin)
+            if choice not in names:
+                hint = nearest(choice, names) or "."
+                problem = f"{origin} has no column '{choice}' ({', '.join(names)}){hint}"
+                raise DistilvecError(problem, "Correct the name.", key="teacher.columns")
+            columns[part] = choice
         elif candidates:
             columns[part] = candidates[0]
             log_others(part, candidates, origin)
@@ -62,14 +66,6 @@ def log_others(part: Part, candidates: Sequence[str], origin: str) -> None:
             f"{origin}: {contents} are read from '{candidates[0]}'; {', '.join(candidates[1:])} may hold {contents} as "
             f"well. A command's --column {part}=NAME, or teacher.columns, names another one."
         )
-
-
-def _chosen_column(name: str, names: Sequence[str], origin: str) -> str:
-    if name in names:
-        return name
-    hint = nearest(name, names) or "."
-    problem = f"{origin} has no column '{name}' ({', '.join(names)}){hint}"
-    raise DistilvecError(problem, "Correct the name.", key="teacher.columns")
 
 
 def _no_usual_name(missing: Sequence[Part], names: Sequence[str], origin: str) -> DistilvecError:

@@ -22,7 +22,7 @@ from distilvec.core.info import UNLIMITED
 from distilvec.core.log import duration
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.vectors import spread_items
-from distilvec.data.corpus import validation_line
+from distilvec.data.origins import validation_line
 from distilvec.data.tokens import TokenStore
 from distilvec.evaluation.tasks import RetrievalTask, StoredTask, Task, embedded_texts
 from distilvec.models.parts import is_static, text_tokenizer

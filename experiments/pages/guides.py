@@ -16,6 +16,7 @@ from experiments.held_out_origins import origins_table
 from experiments.intents import intents_table
 from experiments.interval_coverage import coverage_table
 from experiments.levers import levers_table
+from experiments.mixed_index import table as mixed_table
 from experiments.new_texts import table as new_texts_table
 from experiments.pages.parts import Parts, read, rival, tables
 from experiments.real_teachers import TURKISH
@@ -61,6 +62,7 @@ def parts() -> Parts:
         "docs/existing_index.md": {
             "fitted": tables(("fitted", fitted_table)),
             "databases": tables(("index_databases", databases_table)),
+            "mixed": tables(("mixed_index", mixed_table)),
         },
         "docs/task_student.md": {
             "classify": tables(("classify", classify_table)),

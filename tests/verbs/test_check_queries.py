@@ -152,7 +152,7 @@ def test_the_exit_status_is_that_of_at_least(table, student, tiny_model, log, tm
     capsys.readouterr()
     assert run_command([*words, "--at-least", f"{share + 0.001:f}"]) == 1
     printed = " ".join(capsys.readouterr().out.split())
-    assert content["line"] in printed and content["advice"] in printed and "queries of" in printed
+    assert content["line"] in printed and content["advice"] in printed and "characters" in printed
     assert content["verdict"] in ("use it", "use it with a reranker", "do not use it") and content["passes"] is False
     assert len(content["judgement"]["log"]["differing"]) == 20 and content["scores"] == {}
     # Without queries the verdict is on stored texts

@@ -77,7 +77,7 @@ def show_log(log: LogOverlap) -> None:
     for group in log.lengths:
         among, wider, interval = group.shares.among, group.shares.among_wider, group.shares.among_wider_interval
         assert among is not None and wider is not None and interval is not None
-        name = f"queries of {group.shortest:,} to {group.longest:,} characters"
+        name = f"{group.shortest:,} to {group.longest:,}"
         rows.append(
             [
                 name,
@@ -86,9 +86,9 @@ def show_log(log: LogOverlap) -> None:
                 f"{wider:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]",
             ]
         )
-    show_table(["", "number", f"overlap@{NEIGHBOR_COUNT}", f"in the first {WIDER}"], rows)
+    show_table(["characters", "queries", f"overlap@{NEIGHBOR_COUNT}", f"in the first {WIDER}"], rows)
     for query in log.differing[:_SHOWN_QUERIES]:
-        print_result(f"\n{query.among:.1f} of the ten for {one_line(query.query)[:_SHOWN_CHARACTERS]!r}")
+        print_result(f"\n{query.among:.1f} of the ten for {one_line(query.query)[: 2 * _SHOWN_CHARACTERS]!r}")
         for maker, student in zip(query.maker, query.student, strict=False):
             found = [one_line(hit.text)[:_SHOWN_CHARACTERS].ljust(_SHOWN_CHARACTERS) for hit in (maker, student)]
             print_result(f"  {found[0]}  {found[1]}".rstrip())

@@ -69,8 +69,15 @@ def folder(tmp_path_factory):
             patch.setattr(module, "write_figure", write_figure)
         write.draw_report(run, report)
         comparison.draw_comparison(folder / "comparison.html", sample_comparison())
+    drawn = {}  # jobs have figures in common
+
+    def draw(figure):
+        if repr(figure) not in drawn:
+            drawn[repr(figure)] = write_figure(figure, None)
+        return drawn[repr(figure)]
+
     for name, job in jobs().items():
-        page = render_page(job, lambda figure: write_figure(figure, None))
+        page = render_page(job, draw)
         (folder / f"{name}.html").write_text(page, encoding="utf-8")
     return folder
 

@@ -29,6 +29,7 @@ HOW_TO_TRUST = (
 )
 _LONGEST = 1000  # characters of a name
 _UNREAD = re.compile(r"(^|\.)pooler\.")  # BERT's layer for pairs of sentences, which many models lack and none reads
+_BUFFER = ".position_ids"  # of BERT, which earlier versions of transformers saved
 _LAYER = re.compile(r"\.\d+\.")
 
 
@@ -130,8 +131,8 @@ def _has_own_names(backbone: PreTrainedModel, model: ModelName, subfolder: str) 
     if path is None:
         return False
     with safe_open(path, framework="pt") as file:
-        differing = set(file.keys()) ^ set(backbone.state_dict())
-    return all(_UNREAD.search(weight) for weight in differing)
+        names = {name for name in file.keys() if not name.endswith(_BUFFER)}  # noqa: SIM118 - it is no dictionary
+    return all(_UNREAD.search(weight) for weight in names ^ set(backbone.state_dict()))
 
 
 @contextmanager

@@ -90,7 +90,7 @@ for _verb in WRITERS:
 
 def _full(verb: str) -> None:
     option, line = WRITERS[verb]
-    key = "disk" if verb in ("evaluate", "run") else option  # the message has the file
+    key = "disk" if verb == "run" else option  # the message has the file
 
     @case(f"{verb}-to-a-full-disk", key=key)
     def _(world: World) -> list[str]:

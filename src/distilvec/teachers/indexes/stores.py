@@ -58,6 +58,12 @@ STORES = (
     PARQUET,
     Store("arrow", f"{_HERE}.arrow:ArrowFile", (".arrow", ".feather"), example="table.arrow"),
     Store(
+        "llamaindex",
+        f"{_HERE}.llama_index:LlamaIndexFolder",
+        example="storage/ with default__vector_store.json",
+        holds=("default__vector_store.json",),  # before "jsonl", which takes every .json
+    ),
+    Store(
         "jsonl",
         f"{_HERE}.jsonl:JsonLines",
         (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json", ".json.gz", ".json.zst"),

@@ -12,7 +12,7 @@ from samples import make_texts
 
 from distilvec.config.schema import TeacherSection
 from distilvec.teachers.indexes.copy import local_table
-from distilvec.teachers.sources import check_kind
+from distilvec.teachers.sources import check_source_kind
 from distilvec.teachers.table_embedder import TableEmbedder
 
 faiss = pytest.importorskip("faiss")
@@ -241,4 +241,4 @@ def test_the_pickle_of_langchain_is_not_opened_and_the_error_has_the_lines_that_
         section = TeacherSection(vectors=tmp_path / "index.faiss", texts=tmp_path / "index.pkl")
         local_table(section, tmp_path / "cache")
     with refused("", "index.faiss"):
-        check_kind(tmp_path)
+        check_source_kind(tmp_path)

@@ -14,6 +14,7 @@ from experiments.pages.parts import ROOT, Parts, main_students, read
 from experiments.quality_over_time import draw_quality
 from experiments.size_figure import draw_sizes
 from experiments.students_figure import draw_students, student_points
+from experiments.switch_figure import draw_switch
 
 FIGURES = ROOT / "docs" / "figures"
 
@@ -33,7 +34,11 @@ def main() -> None:
     others = [read(name) or {} for name in ("alternatives", "int8_scores", "exports")]
     draw_students(FIGURES / "students.svg", student_points(students, *others))
     pictures = figures()
-    for name, file, draw in (("time-to-quality", "time_to_quality", draw_quality), ("sizes", "sizes", draw_sizes)):
+    for name, file, draw in (
+        ("time-to-quality", "time_to_quality", draw_quality),
+        ("sizes", "sizes", draw_sizes),
+        ("switch", "switch", draw_switch),
+    ):
         measured = read(file)
         if measured is not None:
             pictures[name] = draw(measured)

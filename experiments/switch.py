@@ -82,6 +82,14 @@ ROWS = {
 }
 
 
+OTHER_TITLES = {
+    "maker": "the model that made the index",
+    "bm25": "BM25, no model",
+    "minilm": "all-MiniLM-L6-v2 as it is, all documents embedded again",
+    "e5": "multilingual-e5-small as it is, all documents embedded again",
+}
+
+
 @dataclass(frozen=True)
 class Work:
     """The folder of one maker: its index, its vectors of the queries, and the other models' vectors."""
@@ -361,18 +369,30 @@ def _times(work: Work) -> dict[str, dict[str, float]]:
 
 
 def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """The rows as Markdown, best overlap@10 last; averages of the two collections, nDCG@10 of each."""
+    """The rows as Markdown, highest overlap@10 first; averages of the two collections, nDCG@10 of each."""
     lines = []
-    for name, row in sorted(rows.items(), key=lambda item: _mean(item[1], "overlap")):
-        title = ROWS[name].title if name in ROWS else name
+    for name, row in by_overlap(rows):
         ndcgs = [_with_interval(row[task]["ndcg"]) for task in TASKS]
-        overlap, wider = (f"{_mean(row, figure):.3f}" for figure in ("overlap", "within_100"))
-        lines.append([title, overlap, wider, *ndcgs, str(row.get("minutes", "")), str(row.get("milliseconds", ""))])
-    header = ["query encoder", "overlap@10", "within 100", *(f"nDCG@10 {task}" for task in TASKS), "minutes", "ms"]
-    return markdown_table(header, lines)
+        overlap, wider = (f"{mean(row, figure):.2f}" for figure in ("overlap", "within_100"))
+        minutes = "" if "minutes" not in row else f"{row['minutes']:.0f}"
+        milliseconds = "" if row.get("milliseconds") is None else f"{row['milliseconds']:.1f}"
+        lines.append([title(name), overlap, wider, *ndcgs, minutes, milliseconds])
+    head = ["queries by", "overlap@10", "of the ten in the first 100", "nDCG@10, Cranfield", "nDCG@10, XQuAD"]
+    return markdown_table([*head, "minutes", "ms a query"], lines)
 
 
-def _mean(row: Mapping[str, Any], figure: str) -> float:
+def by_overlap(rows: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The rows with their names, highest overlap@10 first."""
+    return sorted(rows.items(), key=lambda item: mean(item[1], "overlap"), reverse=True)
+
+
+def title(name: str) -> str:
+    """What a row is, in words."""
+    return ROWS[name].title if name in ROWS else OTHER_TITLES[name]
+
+
+def mean(row: Mapping[str, Any], figure: str) -> float:
+    """The average of a figure over the collections."""
     return float(np.mean([row[task][figure][0] for task in TASKS]))
 
 

@@ -1,0 +1,48 @@
+"""The picture of README and docs/switch.md: ways to answer queries on an index that is there, by what they keep.
+
+`python -m experiments.readme` draws it from results/switch.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.figures import BLUE, ORANGE, svg, text
+from experiments.switch import by_overlap, mean, title
+
+WIDTH, LINE = 760, 26
+LEFT, RIGHT, TOP = 400, 730, 46  # of the plane, in pixels
+
+
+def draw_switch(found: Mapping[str, Any]) -> str:
+    """Return the picture for the index of the larger maker: a line a way, overlap@10 and the share of nDCG@10."""
+    rows = found["mpnet"]["rows"]
+    whole = mean(rows["maker"], "ndcg")
+    bottom = TOP + LINE * len(rows)
+    parts = []
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        x = _across(share)
+        parts.append(f'<path d="M{x:.1f} {TOP - 8} V{bottom - 8}" stroke="currentColor" opacity=".15"/>')
+        parts.append(text(x, bottom + 10, f"{share:g}"))
+    for number, (name, row) in enumerate(by_overlap(rows)):
+        y = TOP + LINE * number + 6
+        parts.append(text(LEFT - 14, y + 4, title(name).replace("`", ""), "end", font_size="12"))
+        parts.append(_dot(mean(row, "overlap"), y, BLUE))
+        parts.append(_dot(mean(row, "ndcg") / whole, y, ORANGE))
+    for x, colour, words in (
+        (LEFT - 290, BLUE, "overlap@10 with the index's own model"),
+        (LEFT + 60, ORANGE, "nDCG@10, share of its own"),
+    ):
+        parts.append(f'<circle cx="{x}" cy="16" r="5" fill="{colour}"/>')
+        parts.append(text(x + 11, 20, words, "start"))
+    return svg(WIDTH, bottom + 20, *parts)
+
+
+def _dot(share: float, y: float, colour: str) -> str:
+    return f'<circle cx="{_across(share):.1f}" cy="{y}" r="5" fill="{colour}"/>'
+
+
+def _across(share: float) -> float:
+    """The place of a share from 0 to 1.1 on the page."""
+    return LEFT + (RIGHT - LEFT) * share / 1.1

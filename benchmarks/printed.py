@@ -35,7 +35,7 @@ from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
-PRINTED = ("tutorial", "guide", "evaluate", "language", "existing_index")
+PRINTED = ("tutorial", "guide", "evaluate", "language", "switch")
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in PRINTED)]
 BUILTIN = "all-MiniLM-L6-v2"
 _BLOCK = re.compile(

@@ -22,6 +22,7 @@ from experiments.pages.parts import Parts, read, rival, tables
 from experiments.real_teachers import TURKISH
 from experiments.real_teachers import table as teachers_table
 from experiments.score_table import score_table
+from experiments.switch import table as switch_table
 from experiments.ten_languages import table as languages_table
 
 PARTS = {
@@ -31,6 +32,7 @@ PARTS = {
     "page": "the page",
     "all": "**all**",
 }
+MAKERS = {"mpnet": "all-mpnet-base-v2 (768 numbers each)", "e5": "multilingual-e5-small (384 numbers each)"}
 
 
 def parts() -> Parts:
@@ -59,7 +61,8 @@ def parts() -> Parts:
             "scale": tables(("scale", scale_table)),
             "queue": tables(("shard_queue", queue_table)),
         },
-        "docs/existing_index.md": {
+        "docs/switch.md": {
+            "switch": tables(("switch", switch_tables)),
             "fitted": tables(("fitted", fitted_table)),
             "databases": tables(("index_databases", databases_table)),
             "mixed": tables(("mixed_index", mixed_table)),
@@ -85,6 +88,15 @@ def quickstart() -> str:
         f"{metrics['untrained_distance']:.3f} before, {metrics['distance']:.3f} after; scores are nDCG@10 x 100):\n\n"
         + score_table([("", record)])
     )
+
+
+def switch_tables(found: Mapping[str, Any]) -> str:
+    """The picture, and a table for each model that made the index."""
+    parts = ["![What each way keeps of the old model's search](figures/switch.svg)"]
+    for maker, result in found.items():
+        parts.append(f"{result['documents']:,} documents by {MAKERS[maker]}:")
+        parts.append(switch_table(result["rows"]))
+    return "\n\n".join(parts)
 
 
 def browser_table(found: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from distilvec.data import docstrings
 from distilvec.evaluation import speed
 
 ON_THE_REAL_MODEL = ("README.md", "tutorial.md")  # their int8 files have a tolerance
-ON_MANY_LINES = ("README.md", "existing_index.md")
+ON_MANY_LINES = ("README.md", "switch.md")
 STEPS = {50: 24, 2000: 4}  # of a training, by lines
 # What is not run has a test that runs the same words: a command that takes a network, a server, several processes
 TWINS = {

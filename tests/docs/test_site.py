@@ -31,7 +31,7 @@ OVERFLOW = """document.documentElement.scrollWidth <= innerWidth ? [] : [documen
     .map((element) => element.outerHTML.slice(0, 80))]"""
 
 CHECKED = (  # with axe
-    "index.html", "existing_index.html", "sizes.html", "task_student.html", "run_folder.html", "papers/redact.html",
+    "index.html", "switch.html", "sizes.html", "task_student.html", "run_folder.html", "papers/redact.html",
     "methods/redact.html", "methods/emo.html", "reference/cli.html",
 )  # fmt: skip
 

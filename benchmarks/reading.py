@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -20,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from benchmarks.indexes import KINDS, lacking, stored
 from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
-from benchmarks.stopwatch import machine, spent
+from benchmarks.stopwatch import Spent, machine, spent
 from distilvec.config.schema import TeacherSection
 from distilvec.core.files import write_json
+from distilvec.evaluation.memory import peak_memory
 from distilvec.teachers.indexes.copy import local_table
 from distilvec.teachers.indexes.stores import read_address, store_of
 from distilvec.teachers.table_embedder import TableEmbedder
@@ -77,14 +78,14 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
     section = TeacherSection(**options)
     _ = store_of(read_address(str(section.vectors))).reader_class
     cache = Path(os.environ["DISTILVEC_CACHE"])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    time_taken = spent(lambda: local_table(section, cache))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = psutil.Process().memory_info().rss
+    times: list[Spent] = []
+    peak = peak_memory(lambda: times.append(spent(lambda: local_table(section, cache))))
     return {
         "rows": TableEmbedder(local_table(section, cache)).table.rows_of_files,
-        "seconds": round(time_taken.seconds, 1),
-        "processor_seconds": round(time_taken.processor_seconds, 1),
-        "megabytes": round((peak - before) * 1024 / MEGABYTE),
+        "seconds": round(times[0].seconds, 1),
+        "processor_seconds": round(times[0].processor_seconds, 1),
+        "megabytes": round((peak - before) / MEGABYTE),
     }
 
 

@@ -126,11 +126,14 @@ def gradients(model: str) -> None:
     from distilvec.core.errors import DistilvecError
     from distilvec.core.method_file import method_names
     from distilvec.core.processes import average_gradients, close, is_sharded, join_processes, world_size
+    from distilvec.core.registry import method_class
     from distilvec.core.task_head import TaskInfo
     from distilvec.train.sharding import shard
 
     join_processes("cpu")
     for name in method_names():
+        if method_class(name).reads_pairs:
+            continue
         for task in (None, TaskInfo("classification", 3)):
             try:
                 module, batch, teacher = a_step(name, task, model)

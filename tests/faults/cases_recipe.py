@@ -92,7 +92,7 @@ def _(world: World) -> list[str]:
 
 @case("sweep-member-invalid", key="train.epochs")
 def _(world: World) -> list[str]:
-    return ["run", world.recipe(sweep={"grid": {"train.epochs": [1, 0]}}), "--out", "runs"]
+    return ["run", world.recipe(sweep={"grid": {"train.epochs": [1, -1]}}), "--out", "runs"]
 
 
 @case("protocol-unknown", key="--protocol")

@@ -75,7 +75,7 @@ def test_a_live_teacher_embeds_the_judged_texts(tiny_recipe, tmp_path, no_pages,
 
 
 def test_a_table_of_any_length_is_searched_by_the_stated_similarity(tiny_recipe, tiny_model, tmp_path, no_pages):
-    """Its student states the same similarity, on the disk too; stating another one later trains nothing again."""
+    """Its student states the same similarity, on the disk too."""
     texts, random = make_texts(200), np.random.default_rng(0)
     vectors = random.normal(size=(200, 20)) * random.uniform(0.2, 5, size=(200, 1))
     table = pa.table({"text": texts, "teacher_embedding_final": list(vectors.astype(np.float32))})
@@ -85,11 +85,11 @@ def test_a_table_of_any_length_is_searched_by_the_stated_similarity(tiny_recipe,
     shares = {}
     for similarity in ("dot", "cosine"):
         teacher = {"vectors": str(tmp_path / "vectors.parquet"), "similarity": similarity}
-        result = run(tiny_recipe(teacher=teacher, **given), tmp_path / "run")
+        result = run(tiny_recipe(teacher=teacher, **given), tmp_path / similarity)
         found = judged(result)
         assert found.similarity == similarity == result.record.teacher.similarity
-        assert load(tmp_path / "run" / "student", device="cpu").similarity_fn_name == similarity
-        job = resolve(tiny_recipe(teacher=teacher, **given), tmp_path / "run")
+        assert load(tmp_path / similarity / "student", device="cpu").similarity_fn_name == similarity
+        job = resolve(tiny_recipe(teacher=teacher, **given), tmp_path / similarity)
         rows = draw_rows(job, SimpleNamespace(lengths=np.full(200, 10)))
         asked, searched = job.corpus.stored(rows.queries), job.corpus.stored(rows.candidates)
         queries, known = (vectors[[texts.index(text) for text in some]] for some in (asked, searched))

@@ -452,6 +452,7 @@ def test_on_real_text_the_start_is_nearer_to_the_teacher(tiny_recipe, tmp_path, 
 
 @pytest.mark.parametrize("layers", [None, BEST])
 def test_narrower_layers_are_fitted_once_and_by_a_plan_never(layers, tiny_recipe, tmp_path, monkeypatch, no_pages):
+    monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "cache"))  # another test may have kept this student's counts
     fits = []
     monkeypatch.setattr("distilvec.students.narrow._read", lambda *a, read=narrow._read: fits.append(1) or read(*a))
     recipe = tiny_recipe(student__layers=layers, student__intermediate_size=16, train__max_steps=2)

@@ -397,6 +397,7 @@ def test_an_index_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys,
         words = ["distill", index.address, "--student", str(near_many), "--out", str(out)]
         words += [
             "corpus.validation_rows=128",
+            "student.dense=always",  # a fitted layer has nothing left to train here
             "train.learning_rate=1e-6",
             "train.max_steps=5",
             "train.precision=fp32",

@@ -18,6 +18,7 @@ from distilvec.core.files import user_cache
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.processes import world_size
 from distilvec.core.registry import method_class
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import HeadInfo, TaskHead
@@ -402,6 +403,8 @@ def _pairs_of(stage: Stage, pairs: StoredPairs | None) -> StoredPairs | None:
     if pairs is None:
         problem = f"{method} learns from queries and the stored documents that answer them; the recipe has none."
         raise DistilvecError(problem, "Name a file: pairs=clicks.csv (--pairs).", key="pairs")
+    if world_size() > 1:  # a process would train on its share of the texts alone, without their pairs
+        raise DistilvecError(f"{method} trains in one process.", "Start one.", key="method.name")
     return pairs
 
 

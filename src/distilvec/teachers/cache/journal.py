@@ -12,8 +12,8 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -223,9 +223,11 @@ def remove_leftovers(folder: Path, shards: list[Shard], names: Iterable[str]) ->
             path.unlink()
 
 
-def write_errors(folder: Path, needed: int) -> AbstractContextManager[None]:
+@contextmanager
+def write_errors(folder: Path, needed: int) -> Iterator[None]:
     """Failures to write `needed` bytes to a cache become a DistilvecError."""
-    return disk_space_needed(folder, needed, "The shards written so far are kept.")
+    with about("cache.path"), disk_space_needed(folder, needed, "The shards written so far are kept."):
+        yield
 
 
 def lock(folder: Path, wait: bool = True) -> AbstractContextManager[object]:

@@ -17,7 +17,6 @@ from distilvec.core.addresses import Address
 from distilvec.core.errors import DistilvecError, about
 from distilvec.core.extras import require_extra
 from distilvec.core.files import files_below, is_aside, is_parquet
-from distilvec.teachers.indexes.conditions import KEY, read_where
 
 if TYPE_CHECKING:
     from distilvec.config.schema import TeacherSection
@@ -172,6 +171,8 @@ def store_of(address: Address) -> Store:
 
 def open_reader(section: TeacherSection, address: Address) -> Reader:
     """The reader of an index, which opens it as a context manager."""
+    from distilvec.teachers.indexes.conditions import KEY, read_where  # pyarrow is not needed for a wrong path
+
     store = store_of(address)
     if store.package and store in STORES:
         require_extra(store.name, "", (store.package,))

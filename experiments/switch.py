@@ -378,7 +378,10 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
         milliseconds = "" if row.get("milliseconds") is None else f"{row['milliseconds']:.1f}"
         lines.append([title(name), overlap, wider, *ndcgs, minutes, milliseconds])
     head = ["queries by", "overlap@10", "of the ten in the first 100", "nDCG@10, Cranfield", "nDCG@10, XQuAD"]
-    return markdown_table([*head, "minutes", "ms a query"], lines)
+    is_timed = any(row.get("milliseconds") is not None for row in rows.values())
+    if not is_timed:
+        lines = [line[:-1] for line in lines]
+    return markdown_table([*head, "minutes", *(["ms a query"] if is_timed else [])], lines)
 
 
 def by_overlap(rows: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -154,7 +154,14 @@ def test_the_exit_status_is_that_of_at_least(table, student, tiny_model, log, tm
     printed = " ".join(capsys.readouterr().out.split())
     assert content["line"] in printed and content["advice"] in printed and "characters" in printed
     assert content["verdict"] in ("use it", "use it with a reranker", "do not use it") and content["passes"] is False
-    assert len(content["judgement"]["log"]["differing"]) == 20 and content["scores"] == {}
+    differing = content["judgement"]["log"]["differing"]
+    assert len(differing) == 20 and content["scores"] == {}
+    assert f"{round(10 * differing[0]['among'])} of the 10 for" in printed
+    assert f"overlap@10 is {share:.4f}, lower than --at-least" in printed
+    # The model that made the index differs nowhere
+    assert run_command([words[0], str(tiny_model), *words[2:]]) == 0
+    assert json.loads((tmp_path / "check.json").read_text())["judgement"]["log"]["differing"] == []
+    assert "of the 10 for" not in capsys.readouterr().out
     # Without queries the verdict is on stored texts
     assert run_command([*words[:3], "--sample", "50", "--at-least", "0.01"]) == 0
     assert "judged on stored texts; queries are shorter" in " ".join(capsys.readouterr().out.split())

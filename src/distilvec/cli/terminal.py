@@ -39,7 +39,7 @@ def print_result(text: str = "", error: bool = False, link: Path | None = None, 
     """Print on standard output (or error), with hidden characters written out, and those that its encoding lacks.
 
     On a terminal the path `link` in the text opens its file (OSC 8), headers of tables are bold, and the text has the
-    `style` (colour.py).
+    `style` (output.py).
     """
     stream = sys.stderr if error else sys.stdout
     encoding = stream.encoding or "utf-8"
@@ -88,13 +88,17 @@ def show_log(log: LogOverlap) -> None:
         )
     show_table(["characters", "queries", f"overlap@{NEIGHBOR_COUNT}", f"in the first {WIDER}"], rows)
     for query in log.differing[:_SHOWN_QUERIES]:
-        print_result(f"\n{query.among:.1f} of the ten for {one_line(query.query)[: 2 * _SHOWN_CHARACTERS]!r}")
-        for maker, student in zip(query.maker, query.student, strict=False):
-            found = [one_line(hit.text)[:_SHOWN_CHARACTERS].ljust(_SHOWN_CHARACTERS) for hit in (maker, student)]
-            print_result(f"  {found[0]}  {found[1]}".rstrip())
-    print_result(
-        f"\nLeft is what {log.made_by} finds, right the student; --json has {len(log.differing)} such queries."
-    )
+        count = round(NEIGHBOR_COUNT * query.among)
+        words = one_line(query.query)[: 2 * _SHOWN_CHARACTERS]
+        print_result(f"\n{count} of the {NEIGHBOR_COUNT} for {words!r}")
+        for maker, student in zip(query.maker, query.student, strict=True):
+            left = one_line(maker.text)[:_SHOWN_CHARACTERS].ljust(_SHOWN_CHARACTERS)
+            right = one_line(student.text)[:_SHOWN_CHARACTERS]
+            print_result(f"  {left}  {right}".rstrip())
+    if log.differing:
+        print_result(
+            f"\nLeft is what {log.made_by} finds, right the model; --json has {len(log.differing)} such queries."
+        )
 
 
 def show_result(result: FinishedRun) -> None:

@@ -164,10 +164,11 @@ def _by_length(queries: Sequence[str], overlaps: QueryOverlaps) -> tuple[LengthO
 def _differing(
     queries: Sequence[str], overlaps: QueryOverlaps, searches: _Searches, index: TableEmbedder
 ) -> tuple[DifferingQuery, ...]:
-    """The queries for which the student finds least, with both lists."""
+    """The queries for which the student finds least, with both lists; those with the same ten documents are none."""
     among, among_wider = overlaps.among, overlaps.among_wider
     assert among is not None and among_wider is not None
-    chosen = np.lexsort((np.arange(len(queries)), among_wider, among))[:DIFFERING].tolist()
+    order = np.lexsort((np.arange(len(queries)), among_wider, among))
+    chosen = order[among[order] < 1][:DIFFERING].tolist()
     lists = [(search.rows[:, :NEIGHBOR_COUNT], search.scores) for search in (searches.maker, searches.student)]
     wanted = {int(row) for rows, _ in lists for row in rows[chosen].ravel()}
     stored = index.table.ids_and_texts(wanted)

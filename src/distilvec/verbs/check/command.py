@@ -145,6 +145,9 @@ def check(
     if result.judgement.log is not None:
         show_log(result.judgement.log)
     print_result(f"\n{result.advice}\n{result.line}")
+    share = result.judgement.share
+    if at_least is not None and share is not None and not result.passes:
+        print_result(f"overlap@10 is {share.mean:.4f}, lower than --at-least {at_least:g}.")
     show_problems(result.problems, "--test")
     if not result.passes:
         raise typer.Exit(1)

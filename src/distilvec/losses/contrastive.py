@@ -69,12 +69,13 @@ def search_scores(
 ) -> Float[Tensor, "batch candidates"]:
     """Return scores that rank documents as an index does, of about the size of cosines.
 
-    Lengths are those of the stored vectors, over their mean.
+    Lengths are over the mean of the stored vectors' lengths.
     """
     if similarity == "cosine":
         return F.normalize(queries, dim=-1) @ F.normalize(documents, dim=-1).T
-    documents = documents / documents.norm(dim=-1).mean().clamp_min(1e-12)
-    products = F.normalize(queries, dim=-1) @ documents.T
+    mean_length = documents.norm(dim=-1).mean().clamp_min(1e-12)
+    documents = documents / mean_length
     if similarity == "dot":
-        return products
-    return products - documents.square().sum(-1) / 2
+        return F.normalize(queries, dim=-1) @ documents.T
+    # The squared distance without the query's square; unlike a product's its order depends on the query's length
+    return queries / mean_length @ documents.T - documents.square().sum(-1) / 2

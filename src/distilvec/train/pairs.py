@@ -20,8 +20,8 @@ from distilvec.train.dataset import TrainingData
 class PairedData(TrainingData):
     """Rows of the corpus, numbered as there, and pairs, whose numbers begin behind them.
 
-    Stored texts are drawn anew in each pass, as many as there are pairs: they hold the student to the teacher.
-    Validation is that of the corpus.
+    Stored texts are drawn anew in each pass, as many as there are pairs: they hold the student to the teacher. Where
+    there are fewer, each comes several times. Validation is that of the corpus.
     """
 
     pairs: StoredPairs
@@ -34,9 +34,9 @@ class PairedData(TrainingData):
         return cls(**values, pairs=pairs, query_tokens=query_tokens)
 
     def pass_rows(self, epoch: int, seed: int) -> np.ndarray:
-        """Numbers of all pairs, and of as many training texts as there are, not the same every time."""
+        """Numbers of as many training texts as there are pairs, not the same every time, and of all pairs."""
         generator = np.random.Generator(np.random.PCG64([seed, epoch, 1]))
-        texts = generator.permutation(self.train_rows)[: len(self.pairs)]
+        texts = np.resize(generator.permutation(self.train_rows), len(self.pairs))
         return np.concatenate([texts, len(self.corpus) + np.arange(len(self.pairs))])
 
     @cached_property
@@ -72,9 +72,9 @@ class PairedData(TrainingData):
         is_real = negatives >= 0
         candidates = np.concatenate([answers, negatives[is_real]])
         # A negative that the file states is mined for all other queries
-        owner = np.repeat(np.arange(len(chosen)), is_real.sum(1))
-        is_own = owner == np.arange(len(chosen))[:, None]
-        is_mined = ~(is_own & pairs.is_stated[chosen][is_real])
+        query_of_negative = np.repeat(np.arange(len(chosen)), is_real.sum(1))
+        is_of_query = query_of_negative == np.arange(len(chosen))[:, None]
+        is_mined = ~(is_of_query & pairs.is_stated[chosen][is_real])
         is_mined = np.concatenate([np.zeros((len(chosen), len(answers)), dtype=np.bool_), is_mined], axis=1)
         may_be_negative = ~pairs.are_answers(pairs.queries[chosen], candidates)
         if not len(chosen):  # one column, which no query reads

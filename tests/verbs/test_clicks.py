@@ -23,7 +23,9 @@ from distilvec.evaluation.pairs import PairJudgement, PairScore, compare_on_pair
 from distilvec.losses.contrastive import answer_loss, search_scores, true_negatives
 from distilvec.models.load import load
 from distilvec.pipeline import pairs as pipeline_pairs
+from distilvec.pipeline.objectives import make_objective
 from distilvec.pipeline.pairs import load_pairs
+from distilvec.pipeline.prepare import prepare
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.report.verdicts import pairs_sentence
@@ -95,7 +97,11 @@ def answers_of(pairs, number):
 def test_every_clicked_document_of_a_query_is_an_answer_and_queries_are_split_by_their_text(index, clicks, tmp_path):
     pairs = stored_pairs(index, clicks, tmp_path)
     assert (len(pairs), len(pairs.corpus), len(pairs.validation)) == (96, 60, 24)
-    assert all(len(answers_of(pairs, number)) == 2 for number in range(96))
+    vectors = torch.nn.functional.normalize(torch.tensor(pairs.vectors, dtype=torch.float32), dim=-1)
+    for number in range(96):
+        answers = pairs.answers[pairs.queries == pairs.queries[number]]
+        are_copies = (vectors[answers] @ vectors.T > 0.95).any(dim=0)
+        assert len(answers) == 2 and answers_of(pairs, number).tolist() == are_copies.nonzero()[:, 0].tolist()
     trained = {text.lower() for text in pairs.corpus.stored(pairs.queries)}
     decided = {text.lower() for text in pairs.corpus.stored(pairs.validation[:, 0])}
     assert len(decided) == 12 and not trained & decided
@@ -140,7 +146,7 @@ def test_popular_documents_are_capped_and_corrected_and_clicks_count_by_position
     pairs = stored_pairs(index, path, tmp_path, most=5, propensity=[1.0, 0.5], seed=1)
     counts = np.bincount(pairs.answers)
     popular = int(counts.argmax())
-    assert counts[popular] == 5 and pairs.report["capped"] > 0
+    assert counts[popular] == 5 and pairs.counts.capped > 0
     answers = np.flatnonzero(counts)
     frequency = pairs.log_frequency[answers]
     np.testing.assert_allclose(np.exp(frequency), counts[answers] / counts[answers].mean(), rtol=1e-5)
@@ -154,29 +160,41 @@ def test_times_keep_the_latest_queries_and_drop_later_clicks_on_earlier_ones(ind
     path = write_rows(tmp_path / "c.csv", ("query", "id", "time"), rows)
     pairs = stored_pairs(index, path, tmp_path)
     assert sorted(pairs.corpus.stored(pairs.validation[:, 0])) == ["query 8", "query 9"]
-    assert len(pairs) == 8 and pairs.report["later"] == 1 and "1 later clicks" in pairs.line
+    assert len(pairs) == 8 and pairs.counts.later == 1 and "1 later clicks" in pairs.counts.line
 
 
 def test_a_deleted_document_costs_its_row_alone_and_is_counted(index, clicks, tmp_path):
     with clicks.open("a") as file:
-        file.write("any query,gone\n")
+        file.write("any query,gone\nany other,\n")
     pairs = stored_pairs(index, clicks, tmp_path)
-    assert pairs.report["lost"] == 1 and "gone" in pairs.line
+    assert pairs.counts.lost == 2 and "gone" in pairs.counts.line
+
+
+def test_a_stated_text_is_read_beside_the_ids_of_the_rows(index, tmp_path):
+    rows = [(f"query {number}", f"row {number}", DOCUMENTS[number]) for number in range(10)]
+    path = write_rows(tmp_path / "c.csv", ("query", "id", "answer"), rows)
+    pairs = stored_pairs(index, path, tmp_path, columns={"document": "answer"})
+    assert len(pairs) == 8 and pairs.counts.lost == 0
+
+
+def test_popular_pairs_are_not_the_whole_loss(index, tmp_path):
+    rows = [(f"query {number}", f"d{number}", 10_000 if number < 3 else 1) for number in range(100)]
+    pairs = stored_pairs(index, write_rows(tmp_path / "c.csv", ("query", "id", "count"), rows), tmp_path)
+    assert pairs.weights.max() == pytest.approx(10, rel=0.02) and pairs.weights.mean() == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
     ("names", "rows", "key", "words"),
     [
         (("query", "id"), [("a", "x1"), ("b", "x2")], "pairs", ["line 2", "'x1'", "'d0'"]),
-        (("query", "id"), [("a", "d1"), ("b", "")], "pairs", ["line 3", "no document"]),
         (("query", "id"), [("", "d1"), ("b", "d2")], "pairs", ["line 2", "no query"]),
-        (("query", "id"), [("a", "d1"), ("A ", "d2")], "pairs", ["one query"]),
+        (("query", "id"), [("a", "d1"), ("A ", "d2")], "pairs", ["found 1 queries"]),
         (("query", "title"), [("a", "d1")], "pairs", ["query, title"]),
         (("query", "id", "count"), [("a", "d1", "0")], "pairs", ["line 2", "clicks"]),
-        (("query", "id", "position"), [("a", "d1", "0")], "pairs", ["line 2", "position"]),
         (("query", "id", "time"), [("a", "d1", "2026-01-01"), ("b", "d2", "")], "pairs", ["line 3", "no time"]),
         (("query", "id", "time"), [("a", "d1", "soon"), ("b", "d2", "later")], "pairs", ["line 2", "'soon'"]),
-        (("query", "id"), [], "pairs", ["no rows"]),
+        (("query", "id", "time"), [("a", "d1", "2026-01-01"), ("b", "d2", "2026-01-01")], "pairs", ["found 2"]),
+        (("query", "id"), [], "pairs", ["found 0 queries"]),
     ],
 )
 def test_rows_that_say_nothing_are_named(index, tmp_path, names, rows, key, words):
@@ -188,6 +206,9 @@ def test_rows_that_say_nothing_are_named(index, tmp_path, names, rows, key, word
 def test_a_propensity_needs_positions(index, clicks, tmp_path):
     with refused("pairs.propensity", "no position"):
         stored_pairs(index, clicks, tmp_path, propensity=[1.0, 0.5])
+    path = write_rows(tmp_path / "c.csv", ("query", "id", "position"), [("a", "d1", 1), ("b", "d2", 0)])
+    with refused("pairs.propensity", "line 3"):
+        stored_pairs(index, path, tmp_path, propensity=[1.0, 0.5])
 
 
 # -- the loss --------------------------------------------------------------------------------------------------------
@@ -213,12 +234,10 @@ def test_the_loss_is_a_cross_entropy_with_frequencies_taken_back():
 def test_scores_rank_as_the_index_does(similarity):
     generator = torch.Generator().manual_seed(0)
     queries, documents = torch.randn(4, 8, generator=generator), torch.randn(9, 8, generator=generator)
-    queries = torch.nn.functional.normalize(queries, dim=-1)
-    mean = documents.norm(dim=-1).mean()
     expected = {
         "cosine": queries @ torch.nn.functional.normalize(documents, dim=-1).T,
         "dot": queries @ documents.T,
-        "euclidean": -torch.cdist(queries, documents / mean),
+        "euclidean": -torch.cdist(queries, documents),
     }[similarity]
     scores = search_scores(queries, documents, similarity)
     assert scores.argsort(1).tolist() == expected.argsort(1).tolist()
@@ -318,6 +337,18 @@ def interrupt_second_stage(job, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Trainer, "_step", stepped)
         run(job.recipe, job.folder)
+
+
+def test_as_many_stored_texts_as_pairs_hold_the_student(index, clicks, tiny_model, tmp_path):
+    job = resolve(recipe_of(index, clicks, tiny_model, tmp_path / "run"), tmp_path / "run")
+    data = prepare(job).data.data_of(make_objective(job.stages[-1], job.context))
+    rows = data.pass_rows(0, 0)
+    texts = rows[rows < len(job.corpus)]
+    assert (
+        len(rows) - len(texts) == len(texts) == 96
+        and set(texts) == set(job.corpus.train_rows)
+        and len(set(texts)) == 80
+    )
 
 
 def test_the_plan_counts_pairs_and_times_their_stage(index, clicks, tiny_model, tmp_path):

@@ -44,7 +44,7 @@ class PairRow:
     document: str
     is_answer: bool = True
     count: float = 1.0
-    position: int | None = None
+    position: float | None = None
     time: float | None = None
 
 
@@ -100,8 +100,6 @@ def read_pairs(path: Path, columns: Mapping[Any, str]) -> PairRows:
     rows: list[PairRow] = []
     for where, row in chosen_rows(path, choose):
         rows += _pair_rows(where, {part: row.get(name) for part, name in chosen.items()}, chosen)
-    if not rows:
-        raise DistilvecError(f"{path} has no rows.", "Give a query and the id of a stored row in each.")
     is_timed = [row.time is not None for row in rows]
     if any(is_timed) and not all(is_timed):
         untimed = rows[is_timed.index(False)]
@@ -111,28 +109,24 @@ def read_pairs(path: Path, columns: Mapping[Any, str]) -> PairRows:
 
 
 def _choose_columns(names: Sequence[str], stated: Mapping[Any, str], path: Path) -> dict[str, str]:
-    """The file's columns by what they are; those of a document's id only where none has its text."""
-    by_lower = {name.lower(): name for name in names}
-    chosen = {}
+    """The file's columns by what they are: those that are stated, else those with a usual name."""
+    names_by_lower = {name.lower(): name for name in names}
+    chosen = dict(stated)
     for part, usual_names in NAMES.items():
-        if part in stated:
-            if stated[part] not in names:
-                problem = f"{path} has no column '{stated[part]}'; found {some_of(names)}."
-                raise DistilvecError(problem, key=".columns")
-            chosen[part] = stated[part]
-            continue
-        name = next((by_lower[usual] for usual in usual_names if usual in by_lower), None)
-        if name is not None:
-            chosen[part] = name
+        for usual_name in usual_names:
+            if part not in chosen and usual_name in names_by_lower:
+                chosen[part] = names_by_lower[usual_name]
+
     if "document" in chosen and "id" in chosen:
-        # Of a log that names both the id is exact; beside a positive text an id is the row's own
-        is_log = "id" in stated or chosen["document"].lower() != "positive"
-        del chosen["document" if is_log else "id"]
-    if "query" not in chosen or not {"id", "document"} & chosen.keys():
+        # The id in a log is exact; beside a positive text an id is that of the file's row
+        is_of_row = "document" in stated or chosen["document"].lower() == "positive"
+        del chosen["id" if is_of_row and "id" not in stated else "document"]
+    absent = [name for name in stated.values() if name not in names]
+    if absent or "query" not in chosen or not {"id", "document"} & chosen.keys():
+        expected = some_of(absent) or "query and id (of a stored row), query and document, or anchor and positive"
         raise DistilvecError(
             f"{path} has the columns {some_of(names)}.",
-            "Expected query and id (of a stored row), query and document, or anchor and positive; name others with "
-            "pairs.columns={query: NAME, id: NAME}.",
+            f"Expected {expected}; name others with pairs.columns={{query: NAME, id: NAME}}.",
         )
     return chosen
 
@@ -147,21 +141,18 @@ def _pair_rows(where: str, cells: Mapping[str, Any], names: Mapping[str, str]) -
     if clicks <= 0:
         raise DistilvecError(f"{where}: {shown_value(count)} clicks.", "Leave the row out.")
     rank = None if position is None else number_of(position, where, names["position"])
-    if rank is not None and (rank < 1 or rank != int(rank)):
-        raise DistilvecError(f"{where}: position {shown_value(position)}.", "Number positions from 1.")
     moment = None if time in (None, "") else _time_of(time, where)
 
-    document = cells.get("id") if "id" in names else cells.get("document")
-    if document is None or document == "" or document != document:  # NaN, as pandas has an empty cell
-        raise DistilvecError(f"{where}: the query {shown_value(query)} has no document.", "Leave the row out.")
-    if "id" in names:
-        document = id_text(document)
-    else:
-        document = clean_text(text_of(document, where, names["document"]), LONGEST_TEXT)
-    yield PairRow(where, query, document, True, clicks, None if rank is None else int(rank), moment)
-    if cells.get("negative"):
-        negative = clean_text(text_of(cells["negative"], where, names["negative"]), LONGEST_TEXT)
-        yield PairRow(where, query, negative, is_answer=False, time=moment)
+    by_id = "id" in names
+    for part, is_answer in (("id" if by_id else "document", True), ("negative", False)):
+        document = cells.get(part)
+        if not is_answer and document in (None, ""):
+            continue
+        if by_id:
+            document = id_text(document)  # an empty cell is no stored row's id: it is counted with those
+        else:
+            document = clean_text(text_of(document, where, names[part]), LONGEST_TEXT)
+        yield PairRow(where, query, document, is_answer, clicks, rank, moment)
 
 
 def _judged_rows(folder: Path) -> Iterator[PairRow]:
@@ -169,8 +160,6 @@ def _judged_rows(folder: Path) -> Iterator[PairRow]:
     queries = texts_by_id(folder, "queries")
     file = judgements_file(folder, TRAIN, None)
     for (query, document), score in read_judgements(file):
-        if query not in queries:
-            raise DistilvecError(f"{file} judges the query '{query}', which is not among the queries.", "Add it.")
         text = clean_text(queries[query][1], LONGEST_TEXT)
         yield PairRow(str(file), text, document, is_answer=score > 0)
 
@@ -193,21 +182,20 @@ def _time_of(value: Any, where: str) -> float:
 def split_rows(rows: Sequence[PairRow], seed: int) -> tuple[list[PairRow], list[PairRow]]:
     """Rows to train on and rows to decide by: those of one query in five, equal but for case and white space.
 
-    Where rows have a time, these are the queries that came up last; a later click on an earlier query is in neither.
-    Else they are drawn by the seed. Errors: DistilvecError for a single query.
+    Where rows have a time, these are the queries that came up last, and what was clicked from the first of them on is
+    in neither unless its query decides. Else they are drawn by the seed.
+    Errors: DistilvecError if no query is left to train on.
     """
     groups = grouped([loose_text(row.query) for row in rows])
     # A query that nothing answers decides nothing
     answered = [number for number, group in enumerate(groups) if any(rows[row].is_answer for row in group)]
-    count = min(len(answered) // VALIDATION_SHARE or 1, MOST_VALIDATED)
-    if len(answered) < 2:
-        raise DistilvecError("one query is too few: one is for validation.", "Give at least 2, better some hundred.")
+    count = min(max(len(answered) // VALIDATION_SHARE, 1), MOST_VALIDATED)
     first_times = [min(rows[row].time or 0.0 for row in group) for group in groups]
     order = np.random.Generator(np.random.PCG64(seed)).permutation(answered).tolist()
     order.sort(key=lambda number: first_times[number])  # stable: without times it is as drawn
     validated = set(order[-count:])
-    is_timed = rows[0].time is not None
-    cut = min(first_times[number] for number in validated)
+    is_timed = any(row.time is not None for row in rows)
+    cut = min((first_times[number] for number in validated), default=0.0)
 
     train: list[PairRow] = []
     validation: list[PairRow] = []
@@ -218,34 +206,45 @@ def split_rows(rows: Sequence[PairRow], seed: int) -> tuple[list[PairRow], list[
             elif not is_timed or (row.time or 0.0) < cut:
                 train.append(row)
     if not any(row.is_answer for row in train):
-        raise DistilvecError("all queries came up at one time.", "Leave the column of times out, or give more of them.")
+        raise DistilvecError(
+            f"found {len(answered):,} queries with an answer; none is left to train on beside those to decide by.",
+            "Give at least 2, better some hundred; with times, at several times.",
+        )
     return train, validation
 
 
 def gather(rows: Sequence[PairRow], propensity: Sequence[float] | None) -> Pairs:
-    """Sum the rows of each pair. `propensity`: how often positions 1, 2, ... are looked at; the last holds for others.
+    """Sum the rows of each pair.
 
-    Errors: DistilvecError for a row without a position, of which the propensity is known.
+    `propensity`: how often positions 1, 2, ... are looked at; the last holds for all further ones.
+    Errors: DistilvecError for a row without a position, if the propensity is known.
     """
-    queries: dict[str, int] = {}
+    queries: dict[str, int] = {}  # numbers of their loose texts
     texts: list[str] = []
     documents: dict[str, int] = {}
     clicks: dict[tuple[int, int], float] = {}
     rejected: dict[tuple[int, int], None] = {}
     for row in rows:
-        query = queries.setdefault(loose_text(row.query), len(queries))
-        if query == len(texts):
+        loose_query = loose_text(row.query)
+        if loose_query not in queries:
+            queries[loose_query] = len(queries)
             texts.append(row.query)
-        pair = query, documents.setdefault(row.document, len(documents))
+        if row.document not in documents:
+            documents[row.document] = len(documents)
+        pair = queries[loose_query], documents[row.document]
         if not row.is_answer:
             rejected[pair] = None
             continue
-        share = 1.0
+
+        chance = 1.0  # that somebody looks at the position
         if propensity is not None:
-            if row.position is None:
-                raise DistilvecError(f"{row.where}: no position.", "Give one, or no propensity.", key=".propensity")
-            share = propensity[min(row.position, len(propensity)) - 1]
-        clicks[pair] = clicks.get(pair, 0.0) + row.count / share
+            if row.position is None or row.position < 1:
+                problem = f"{row.where}: no position, or one before the first (1)."
+                raise DistilvecError(problem, "Give the position of each click, or no propensity.", key=".propensity")
+            chance = propensity[min(int(row.position), len(propensity)) - 1]
+        clicks[pair] = clicks.get(pair, 0.0) + row.count / chance
+
+    # What somebody clicked answers the query, also where another row says that it does not
     rejected_pairs = [pair for pair in rejected if pair not in clicks]
     return Pairs(
         texts,
@@ -271,23 +270,57 @@ def capped(documents: Rows, most: int, seed: int) -> npt.NDArray[np.bool_]:
 # -- stored ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class PairCounts:
+    """What was read of a file: pairs and queries to train on, queries to decide by, and what was left out.
+
+    `capped`: pairs beyond `most` of one document; `later`: rows that are not before all queries to decide by; `lost`:
+    rows whose document is not stored, such as `lost_example`. `repeats_search`: they are clicks on an old search, which
+    do not count by the chance that their position is looked at.
+    """
+
+    pairs: int
+    queries: int
+    validation_queries: int
+    capped: int
+    most: int
+    later: int
+    lost: int
+    lost_example: str
+    repeats_search: bool
+
+    @property
+    def line(self) -> str:
+        """What was read, in words."""
+        parts = [f"{self.pairs:,} pairs of {self.queries:,} queries to train on"]
+        parts.append(f"{self.validation_queries:,} queries to decide by")
+        if self.capped:
+            parts.append(f"left out: {self.capped:,} pairs beyond {self.most:,} of one document")
+        if self.later:
+            parts.append(f"left out: {self.later:,} later clicks on other queries")
+        if self.lost:
+            parts.append(f"left out: {self.lost:,} rows of unstored documents, such as '{self.lost_example}'")
+        return "; ".join(parts)
+
+
 class StoredPairs:
-    """Pairs with the vectors of their documents, made by `build_pairs`, or opened from its folder.
+    """Pairs with the vectors of their documents, made by `load_pairs` (pipeline/pairs.py), or opened from its folder.
 
     `corpus` has the queries, those that are trained on first. `queries` [pairs] are rows of it and `answers` [pairs]
     rows of `vectors` float16 [candidates, dim]; `weights` float32 [pairs] have the mean 1. `negatives` [pairs, n] are
     candidates that may be negatives of a pair, -1 for none; `is_stated` tells those that the file names.
     `log_frequency` float32 [candidates]: of a document among the trained pairs, 0 at its mean. `codes` are the sorted
-    numbers query x candidates + candidate of all trained answers, also of those beyond the most of a document.
+    numbers query x candidates + candidate of all answers of trained queries, also of those beyond the most of a
+    document, and of what is stored as the same document as an answer (SAME_DOCUMENT).
     `validation` [pairs, 2] are rows of the corpus and numbers of the index's documents; `is_seen` [pairs]: that
-    document is trained on. `report` counts what was read.
-    Errors: OSError, ValueError or KeyError for a folder that is missing, incomplete or damaged.
+    document is trained on.
+    Errors: OSError, ValueError, KeyError or TypeError for a folder that is missing, incomplete or damaged.
     """
 
     def __init__(self, folder: Path) -> None:
         meta = json.loads((folder / META).read_text(encoding="utf-8"))
         self.fingerprint: str = meta["fingerprint"]
-        self.report: dict[str, Any] = meta["report"]
+        self.counts = PairCounts(**meta["counts"])
         self.corpus = Corpus(folder / "corpus")
         columns = {name: open_column(folder / f"{name}.npy") for name in COLUMNS}
         self.queries: Rows = columns["queries"]
@@ -305,24 +338,13 @@ class StoredPairs:
         return len(self.queries)
 
     def are_answers(self, queries: Rows, candidates: Rows) -> npt.NDArray[np.bool_]:
-        """Say which candidates [candidates] answer which queries [queries]: bool [queries, candidates]."""
+        """Say which candidates [candidates] are answers of which queries [queries]: bool [queries, candidates].
+
+        What is stored as the same document as an answer is one, too.
+        """
         codes = queries[:, None] * len(self.log_frequency) + candidates
         places = np.minimum(np.searchsorted(self.codes, codes), len(self.codes) - 1)
         return np.asarray(self.codes[places] == codes)
-
-    @property
-    def line(self) -> str:
-        """What was read, in words."""
-        report = self.report
-        parts = [f"{report['pairs']:,} pairs of {report['queries']:,} queries to train on"]
-        parts.append(f"{report['validation_queries']:,} queries to decide by")
-        if report["capped"]:
-            parts.append(f"left out: {report['capped']:,} pairs beyond {report['most']:,} of one document")
-        if report["later"]:
-            parts.append(f"left out: {report['later']:,} later clicks on earlier queries")
-        if report["lost"]:
-            parts.append(f"left out: {report['lost']:,} rows of unstored documents, such as {report['lost_one']}")
-        return "; ".join(parts)
 
 
 COLUMNS = (

@@ -263,7 +263,7 @@ def overview(job: Job) -> list[tuple[str, str]]:
     lines.append(("student", _student_line(job)))
     lines.append(("texts", _texts_line(job)))
     if job.pairs is not None:
-        lines.append(("pairs", job.pairs.line))
+        lines.append(("pairs", job.pairs.counts.line))
     if (missing := missing_role(job)) is not None:
         lines.append(("roles", missing))
     if (built_in := built_in_line(job.recipe, job.stated_recipe.teacher)) is not None:

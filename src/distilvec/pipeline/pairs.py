@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from distilvec.config.schema import PairsSection, Recipe, SourceSection
 from distilvec.core.artifacts import ArtifactStore, open_or_build
 from distilvec.core.errors import DistilvecError, about
 from distilvec.core.hashing import hash_files
+from distilvec.core.similarity import Similarity
 from distilvec.core.vectors import cosine_pairs
 from distilvec.data.corpus import describe_corpus
 from distilvec.data.corpus_files import Rows, write_columns
 from distilvec.data.examples import write_corpus
-from distilvec.data.pairs import PairRow, Pairs, StoredPairs, capped, gather, read_pairs, split_rows
+from distilvec.data.pairs import PairCounts, PairRow, Pairs, StoredPairs, capped, gather, read_pairs, split_rows
 from distilvec.evaluation.overlap import overlap_by_query
 from distilvec.evaluation.pairs import PairJudgement, compare_on_pairs
 from distilvec.evaluation.search import top_k
@@ -29,7 +30,7 @@ from distilvec.pipeline.job import Job
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 
-FORMAT = 2
+FORMAT = 3
 SPARE = 20  # neighbours that may be the same document as the answer
 MOST_LOST = 0.5  # of the rows; of more the column of ids is another one
 HELD_OUT_TEXTS = 500  # stored texts that overlap@10 is measured on
@@ -45,9 +46,6 @@ def load_pairs(recipe: Recipe, section: PairsSection, store: ArtifactStore) -> S
     """
     if recipe.teacher.vectors is None:
         raise DistilvecError("the teacher is a model, without stored documents.", "Name an index.", key="pairs")
-    if recipe.student.built_in_prompt is not None:
-        # It embeds no stored text, so nothing would tell what clicks cost there
-        raise DistilvecError("a student with a built-in prompt embeds queries alone.", "Leave one out.", key="pairs")
     with about("teacher"):
         table = TableEmbedder(recipe.teacher)
         index = table.manifest().fingerprint
@@ -72,54 +70,79 @@ def _build(section: PairsSection, table: TableEmbedder, name: str, folder: Path)
         train_rows, validation_rows = split_rows(rows, section.seed)
         train, validation = gather(train_rows, section.propensity), gather(validation_rows, section.propensity)
 
-    documents = np.array(train.documents, dtype=np.int64)  # their numbers in the index
-    is_kept = capped(train.pairs[:, 1], section.most, section.seed)
-    pairs, clicks = train.pairs[is_kept], train.clicks[is_kept]
-    negatives, is_stated = _negatives(section, table, train, pairs, documents, vectors)
+    # Documents are numbers in the index until they are written as numbers of candidates
+    documents = np.array(train.documents, dtype=np.int64)
+    all_answers, answer_of_pair = np.unique(documents[train.pairs[:, 1]], return_inverse=True)
+    neighbors, cosines = _nearest(all_answers, vectors, section.negatives + SPARE, table.similarity)
+    is_same = (neighbors == all_answers[:, None]) | (cosines > SAME_DOCUMENT)
 
-    answers = documents[pairs[:, 1]]
+    is_kept = capped(train.pairs[:, 1], section.most, section.seed)
+    queries, answers = train.pairs[is_kept, 0], documents[train.pairs[is_kept, 1]]
+    mined = _first_others(neighbors, is_same, section.negatives)[answer_of_pair[is_kept]]
+    stated = _stated(train, documents, section.negatives)[queries]
+    negatives = np.concatenate([stated, mined], axis=1)
+    is_stated = np.concatenate([stated >= 0, np.zeros(mined.shape, dtype=np.bool_)], axis=1)
+
+    # No document that is the same as any answer of a query is a negative of this query
     candidates = np.unique(np.concatenate([documents, negatives[negatives >= 0]]))
+    copies = np.where(is_same, neighbors, all_answers[:, None])
+    same_as_answer = np.column_stack([all_answers, copies])[answer_of_pair]  # [pairs, n]
+    codes = train.pairs[:, :1] * len(candidates) + np.searchsorted(candidates, same_as_answer)
+    codes = np.unique(codes[np.isin(same_as_answer, candidates)])
+
     counts = np.bincount(np.searchsorted(candidates, answers), minlength=len(candidates))
     mean_count = counts.sum() / np.count_nonzero(counts)
     frequency = np.log(np.where(counts > 0, counts / mean_count, 1.0))
-    codes = train.pairs[:, 0] * len(candidates) + np.searchsorted(candidates, documents[train.pairs[:, 1]])
-    weights = np.minimum(clicks / clicks.mean(), LARGEST_WEIGHT)
+    weights = train.clicks[is_kept] / train.clicks[is_kept].mean()
+    while weights.max() > 1.01 * LARGEST_WEIGHT:  # the mean falls with every cut
+        weights = np.minimum(weights, LARGEST_WEIGHT)
+        weights /= weights.mean()
+
     validated = np.array(validation.documents, dtype=np.int64)[validation.pairs[:, 1]]
     write_columns(
         folder,
-        queries=pairs[:, 0],
+        queries=queries,
         answers=np.searchsorted(candidates, answers),
-        weights=(weights / weights.mean()).astype(np.float32),
+        weights=weights.astype(np.float32),
         negatives=np.where(negatives >= 0, np.searchsorted(candidates, negatives), -1).ravel(),
         is_stated=is_stated.ravel(),
         log_frequency=frequency.astype(np.float32),
         vectors=vectors[candidates].astype(np.float16).ravel(),
-        codes=np.sort(codes),
+        codes=codes,
         validation=np.stack([validation.pairs[:, 0] + len(train.queries), validated], axis=1).ravel(),
         is_seen=np.isin(validated, answers),
     )
+    _write_queries(section, table, name, train.queries, validation.queries, folder / "corpus")
+    pair_counts = PairCounts(
+        pairs=len(queries),
+        queries=len(np.unique(queries)),
+        validation_queries=len(np.unique(validation.pairs[:, 0])),
+        capped=int((~is_kept).sum()),
+        most=section.most,
+        later=len(rows) - len(train_rows) - len(validation_rows),
+        lost=len(lost),
+        lost_example=lost[0].document[:60] if lost else "",
+        repeats_search=pair_rows.are_clicks and section.propensity is None,
+    )
+    return {"counts": asdict(pair_counts)}
 
-    queries = train.queries + validation.queries
-    is_trained = np.arange(len(queries)) < len(train.queries)
+
+def _write_queries(
+    section: PairsSection,
+    table: TableEmbedder,
+    name: str,
+    train: Sequence[str],
+    validation: Sequence[str],
+    folder: Path,
+) -> None:
+    """Write the queries as a corpus, those that are trained on first."""
+    queries = [*train, *validation]
     source = SourceSection(path=section.path, role="query")
-    count = len(queries)
-    corpus_report: dict[str, Any] = {"read": count, "kept": count}
-    corpus_report |= {"train": len(train.queries), "holdout": len(validation.queries)}
-    corpus_report["sources"] = [{"name": source.label, "kept": count}]
-    meta = {"fingerprint": name, **describe_corpus(corpus_report, table.prompts, [source])}
-    write_corpus(folder / "corpus", queries, table.prompts["query"], is_trained, meta)
-    report = {
-        "pairs": len(pairs),
-        "queries": len(np.unique(pairs[:, 0])),
-        "validation_queries": len(np.unique(validation.pairs[:, 0])),
-        "capped": int((~is_kept).sum()),
-        "most": section.most,
-        "later": len(rows) - len(train_rows) - len(validation_rows),
-        "lost": len(lost),
-        "lost_one": lost[0].document[:60] if lost else "",
-        "repeats_search": pair_rows.are_clicks and section.propensity is None,
-    }
-    return {"report": report}
+    report: dict[str, Any] = {"read": len(queries), "kept": len(queries)}
+    report |= {"train": len(train), "holdout": len(validation)}
+    report["sources"] = [{"name": source.label, "kept": len(queries)}]
+    meta = {"fingerprint": name, **describe_corpus(report, table.prompts, [source])}
+    write_corpus(folder, queries, table.prompts["query"], np.arange(len(queries)) < len(train), meta)
 
 
 def _linked(
@@ -152,32 +175,32 @@ def _linked(
     return linked, lost
 
 
-def _negatives(
-    section: PairsSection, table: TableEmbedder, train: Pairs, pairs: Rows, documents: Rows, vectors: Array
-) -> tuple[Rows, Array]:
-    """Documents that may be negatives of each pair [pairs, n], -1 for none, and which of them the file states."""
-    count = section.negatives
-    answers, answer_of_pair = np.unique(documents[pairs[:, 1]], return_inverse=True)
-    neighbors = top_k(vectors[answers], vectors, count + SPARE, similarity=table.similarity)[0]
-    cosines = cosine_pairs(np.repeat(vectors[answers], neighbors.shape[1], axis=0), vectors[neighbors.ravel()]).reshape(
-        neighbors.shape
-    )
-    is_other = (neighbors != answers[:, None]) & (cosines <= SAME_DOCUMENT)
-    order = np.argsort(~is_other, axis=1, kind="stable")[:, :count]  # the nearest others first
-    mined = np.where(np.take_along_axis(is_other, order, axis=1), np.take_along_axis(neighbors, order, axis=1), -1)[
-        answer_of_pair
-    ]
+def _nearest(rows: Rows, vectors: Array, count: int, similarity: Similarity) -> tuple[Rows, Array]:
+    """The documents nearest to some of them, and their cosines with these: both [rows, at most `count`]."""
+    queries = vectors[rows]
+    neighbors = top_k(queries, vectors, count, similarity=similarity)[0]
+    cosines = np.empty(neighbors.shape)
+    for column in range(neighbors.shape[1]):  # vectors of all neighbors at once would fill the memory
+        cosines[:, column] = cosine_pairs(queries, vectors[neighbors[:, column]])
+    return neighbors, cosines
 
+
+def _first_others(neighbors: Rows, is_same: Array, count: int) -> Rows:
+    """The first `count` neighbors of each row that are not the same document, -1 where there are not as many."""
+    order = np.argsort(is_same, axis=1, kind="stable")[:, :count]
+    others = np.where(is_same, -1, neighbors)
+    return np.asarray(np.take_along_axis(others, order, axis=1))
+
+
+def _stated(train: Pairs, documents: Rows, count: int) -> Rows:
+    """The first `count` documents that the file names as no answers of each query, -1 where there are not as many."""
     stated = np.full((len(train.queries), count), -1, dtype=np.int64)
     places = np.zeros(len(train.queries), dtype=np.int64)
     for query, document in train.rejected:
         if places[query] < count:
             stated[query, places[query]] = documents[document]
             places[query] += 1
-    stated = stated[:, : int(places.max(initial=0))][pairs[:, 0]]
-    negatives = np.concatenate([stated, mined], axis=1)
-    is_stated = np.concatenate([stated >= 0, np.zeros(mined.shape, dtype=np.bool_)], axis=1)
-    return negatives, is_stated
+    return stated[:, : int(places.max(initial=0))]
 
 
 def judge_stage(job: Job, stage: str, start: SentenceTransformer, trained: SentenceTransformer) -> PairJudgement:
@@ -190,7 +213,7 @@ def judge_stage(job: Job, stage: str, start: SentenceTransformer, trained: Sente
     numbers = {text: number for number, text in enumerate(texts)}
     held_out = np.random.Generator(np.random.PCG64(0)).permutation(job.corpus.holdout_rows)
     stored_texts = [text for text in job.corpus.stored(held_out) if text in numbers][:HELD_OUT_TEXTS]
-    own = np.array([numbers[text] for text in stored_texts], dtype=np.int64)
+    stored_rows = np.array([numbers[text] for text in stored_texts], dtype=np.int64)
 
     query_rows, queries = np.unique(pairs.validation[:, 0], return_inverse=True)
     query_texts = pairs.corpus.stored(query_rows)
@@ -201,13 +224,17 @@ def judge_stage(job: Job, stage: str, start: SentenceTransformer, trained: Sente
         embedder = ModelEmbedder(model, name, job.recipe.evaluation.batch_tokens, job.student_prompts)
         query_vectors.append(embedder.embed(query_texts, "query"))
         overlap = overlap_by_query(
-            vectors[own], vectors, embedder.embed(stored_texts), vectors, table.similarity, table.similarity, own
+            vectors[stored_rows],
+            vectors,
+            embedder.embed(stored_texts),
+            vectors,
+            table.similarity,
+            table.similarity,
+            own=stored_rows,
         )
         overlaps.append(float(overlap.mean()))
     before, after = query_vectors
     score, (low, high), seen, unseen = compare_on_pairs(
         before, after, vectors, answers, pairs.is_seen, table.similarity
     )
-    return PairJudgement(
-        stage, score, low, high, overlaps[0], overlaps[1], seen, unseen, bool(pairs.report["repeats_search"])
-    )
+    return PairJudgement(stage, score, low, high, overlaps[0], overlaps[1], seen, unseen, pairs.counts.repeats_search)

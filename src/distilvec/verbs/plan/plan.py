@@ -160,7 +160,7 @@ def _corpus_lines(job: Job, tokens: TokenStore) -> Lines:
         lines += [["  left out", line] for line in left_out(report)]
         lines += [["  warning", line] for line in below_limits(report, section)]
     if job.pairs is not None:
-        lines.append(["pairs", job.pairs.line])
+        lines.append(["pairs", job.pairs.counts.line])
     lengths = tokens.lengths
     lines.append(["student tokens a text", f"{lengths.mean():.1f} on average, {int(lengths.max())} at most"])
     return lines

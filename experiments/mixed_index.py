@@ -172,13 +172,13 @@ def table(report: Mapping[str, Any]) -> str:
         scores = [interval(row["ndcg@10"][name], 1) for name in names]
         lines.append([f"{100 * row['new']:.0f}%", interval(row["overlap@10"], 2), *scores, fairness])
     head = ["documents by the student", "overlap@10", *(f"nDCG@10, {name}" for name in names), "their share of hits"]
-    return markdown_table(head, lines) + (
-        f"\n\n{report['documents']:,} documents by {report['maker']}, {report['queries']:,} queries by a student of "
-        f"{report['student']} after {report['steps']:,} steps on the documents that stay as they are "
-        f"({report['processor_minutes']:.1f} minutes of one processor for the whole run). "
-        "Their share of hits: how many of all hits are documents with the student's vectors, divided by how many the "
-        "same documents are with their old vectors; 1 is fair (`python -m experiments.mixed_index MINILM_FOLDER "
-        "--json FILE`, on a busy machine with `--minutes 17`)."
+    return (
+        f"{markdown_table(head, lines)}\n\n"
+        f"{report['documents']:,} documents by {report['maker']}, {report['queries']:,} queries by a student of "
+        f"{report['student']} after {report['steps']:,} steps on the documents\nthat stay as they are "
+        f"({report['processor_minutes']:.1f} minutes of one processor for the whole run). Their share of hits: how "
+        "many of all hits are\ndocuments with the student's vectors, divided by how many the same documents are with "
+        "their old vectors; 1 is fair."
     )
 
 

@@ -18,7 +18,6 @@ kept.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -40,7 +39,7 @@ from benchmarks.results import earlier_results
 from benchmarks.stopwatch import machine, spent
 from distilvec.core.files import write_json
 from distilvec.evaluation.metrics import found_gains, ndcg
-from distilvec.evaluation.overlap import WIDER, nearest_rows, shares
+from distilvec.evaluation.overlap import WIDER, OverlapShare, nearest_rows, shares
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.significance import mean_interval
 from distilvec.evaluation.task_files import load_retrieval
@@ -151,9 +150,10 @@ def main() -> None:
         write_json(work.folder / "latency.json", latencies(work))
     else:
         results = earlier_results(arguments.json, {})
-        results[arguments.name] = {"machine": machine(), "documents": DOCUMENTS, "rows": scores(work)}
+        rows = {way.name: way.to_json() for way in measured_ways(work)}
+        results[arguments.name] = {"machine": machine(), "documents": DOCUMENTS, "rows": rows}
         write_json(arguments.json, results)
-        print(table(results[arguments.name]["rows"]))
+        print(table(rows))
 
 
 # -- the index ---------------------------------------------------------------------------------------------------------
@@ -273,12 +273,12 @@ def latencies(work: Work) -> dict[str, float]:
     from sentence_transformers import SentenceTransformer
 
     torch.set_num_threads(1)
-    found = {}
+    medians = {}
     for name in ROWS:
         student = work.folder / name / "run" / "student"
         if student.exists():
-            found[name] = milliseconds(SentenceTransformer(str(student), device="cpu").encode_query, work.queries)
-    return found
+            medians[name] = milliseconds(SentenceTransformer(str(student), device="cpu").encode_query, work.queries)
+    return medians
 
 
 def milliseconds(search: Callable[[str], Any], queries: Sequence[str]) -> float:
@@ -293,47 +293,119 @@ def milliseconds(search: Callable[[str], Any], queries: Sequence[str]) -> float:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def scores(work: Work) -> dict[str, Any]:
-    """A row for every way whose vectors are there: figures by collection, minutes of the clock and the processor."""
+@dataclass(frozen=True)
+class TaskFigures:
+    """One ranking on one collection: overlap@10, the share of the maker's ten in the first hundred, and nDCG@10."""
+
+    overlap: OverlapShare
+    within_100: OverlapShare
+    ndcg: OverlapShare
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to answer queries, measured on the collections of TASKS, and what it took; None where that is not known."""
+
+    name: str
+    tasks: dict[str, TaskFigures]
+    minutes: float | None = None
+    processor_minutes: float | None = None
+    milliseconds: float | None = None
+
+    @classmethod
+    def of_json(cls, name: str, row: Mapping[str, Any]) -> Way:
+        """Read what `to_json` gives."""
+        tasks = {}
+        for task in TASKS:
+            tasks[task] = TaskFigures(**{figure: OverlapShare(*values) for figure, values in row[task].items()})
+        return cls(name, tasks, row.get("minutes"), row.get("processor_minutes"), row.get("milliseconds"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Each figure as its mean, low and high; times that are known."""
+        row: dict[str, Any] = {}
+        for task, figures in self.tasks.items():
+            row[task] = {name: [round(value, 4) for value in share.values()] for name, share in asdict(figures).items()}
+        for name in ("minutes", "processor_minutes", "milliseconds"):
+            value = getattr(self, name)
+            if value is not None:
+                row[name] = round(value, 1)
+        return row
+
+    @property
+    def title(self) -> str:
+        """What it is, in words."""
+        return ROWS[self.name].title if self.name in ROWS else OTHER_TITLES[self.name]
+
+    @property
+    def overlap(self) -> float:
+        """The average over the collections."""
+        return float(np.mean([figures.overlap.mean for figures in self.tasks.values()]))
+
+    @property
+    def within_100(self) -> float:
+        """The average over the collections."""
+        return float(np.mean([figures.within_100.mean for figures in self.tasks.values()]))
+
+    @property
+    def ndcg(self) -> float:
+        """The average over the collections."""
+        return float(np.mean([figures.ndcg.mean for figures in self.tasks.values()]))
+
+
+def measured_ways(work: Work) -> list[Way]:
+    """Every way whose vectors are there."""
     maker_queries = work.vectors("maker", "queries")
     expected = nearest_rows(maker_queries, work.stored, 10)
-    ranked = {"maker": nearest_rows(maker_queries, work.stored, WIDER)}
+    rankings = {"maker": nearest_rows(maker_queries, work.stored, WIDER)}
     for folder in sorted(work.folder.iterdir()):
         if (folder / "ranked.npy").exists():
-            ranked[folder.name] = np.load(folder / "ranked.npy")
+            rankings[folder.name] = np.load(folder / "ranked.npy")
         elif (folder / "queries.npy").exists() and folder.name != "maker":
             again = (folder / "documents.npy").exists()
             documents = work.vectors(folder.name, "documents") if again else work.stored
-            ranked[folder.name] = top_k(work.vectors(folder.name, "queries"), documents, WIDER)[0]
-    times = _times(work)
-    return {name: {**figures(work, expected, rows), **times.get(name, {})} for name, rows in ranked.items()}
+            rankings[folder.name] = top_k(work.vectors(folder.name, "queries"), documents, WIDER)[0]
+
+    student_latencies = earlier_results(work.folder / "latency.json", {})
+    ways = []
+    for name, ranked in rankings.items():
+        time_taken = earlier_results(work.folder / name / "time.json", {})
+        latency = earlier_results(work.folder / name / "latency.json", {"milliseconds": student_latencies.get(name)})
+        ways.append(
+            Way(
+                name,
+                task_figures(work, expected, ranked),
+                _minutes(time_taken.get("seconds")),
+                _minutes(time_taken.get("processor_seconds")),
+                latency["milliseconds"],
+            )
+        )
+    return ways
 
 
-def figures(work: Work, expected: Array, ranked: Array) -> dict[str, Any]:
-    """overlap@10, the share within the first hundred and nDCG@10 of one ranking, by collection, with intervals.
+def task_figures(work: Work, expected: Array, ranked: Array) -> dict[str, TaskFigures]:
+    """The figures of one ranking, by collection.
 
     Queries about one paragraph of XQuAD are not independent: intervals are over the means of judged documents there.
     """
     row_of = {text: row for row, text in enumerate(work.documents)}
-    result = {}
+    figures = {}
     first = 0
     for task in work.tasks:
         part = slice(first, first + len(task.queries))
         first = part.stop
         rows = np.array([row_of.get(text, -1) for text in task.documents])
         judged = np.stack([task.judged[:, 0], rows[task.judged[:, 1]]], axis=1)
-        kept = judged[:, 1] >= 0  # Cranfield has two documents without a text
-        judged, gains = judged[kept], task.gains[kept]
+        is_stored = judged[:, 1] >= 0  # Cranfield has two documents without a text
+        judged, gains = judged[is_stored], task.gains[is_stored]
         ideal = _padded(judged[:, 0], gains, len(task.queries))
-        found = found_gains(ranked[part, :10], len(work.documents), judged, gains)
+        gains_by_rank = found_gains(ranked[part, :10], len(work.documents), judged, gains)
         origins = judged[np.unique(judged[:, 0], return_index=True)[1], 1] if task.name == "xquad-en" else None
-        values = {
-            "overlap": shares(expected[part], ranked[part, :10]),
-            "within_100": shares(expected[part], ranked[part]),
-            "ndcg": ndcg(found, ideal, 10),
-        }
-        result[task.name] = {name: _interval(column, origins) for name, column in values.items()}
-    return result
+        figures[task.name] = TaskFigures(
+            overlap=_share(shares(expected[part], ranked[part, :10]), origins),
+            within_100=_share(shares(expected[part], ranked[part]), origins),
+            ndcg=_share(ndcg(gains_by_rank, ideal, 10), origins),
+        )
+    return figures
 
 
 def _padded(queries: Array, gains: Array, count: int) -> Array:
@@ -345,63 +417,47 @@ def _padded(queries: Array, gains: Array, count: int) -> Array:
     return table
 
 
-def _interval(values: Array, origins: Array | None) -> list[float]:
-    """Mean, low and high; of the means of each origin where queries have one."""
+def _share(values: Array, origins: Array | None) -> OverlapShare:
+    """Mean and interval; of the means of each origin where queries have one."""
     if origins is not None:
         numbers = np.unique(origins, return_inverse=True)[1]
         values = np.bincount(numbers, weights=values) / np.bincount(numbers)
-    return [round(value, 4) for value in mean_interval(values)]
+    return OverlapShare(*mean_interval(values))
 
 
-def _times(work: Work) -> dict[str, dict[str, float]]:
-    """What commands have written of each way: minutes, and milliseconds a query."""
-    latency = earlier_results(work.folder / "latency.json", {})
-    result = {}
-    for path in work.folder.glob("*/time.json"):
-        name = path.parent.name
-        taken = json.loads(path.read_text())
-        result[name] = {"minutes": round(taken["seconds"] / 60, 1)}
-        if "processor_seconds" in taken:
-            result[name]["processor_minutes"] = round(taken["processor_seconds"] / 60, 1)
-        own = earlier_results(path.with_name("latency.json"), {"milliseconds": latency.get(name)})
-        result[name]["milliseconds"] = own["milliseconds"]
-    return result
+def _minutes(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds / 60
+
+
+def best_first(rows: Mapping[str, Mapping[str, Any]]) -> list[Way]:
+    """The rows of a file of results, highest overlap@10 first."""
+    ways = [Way.of_json(name, row) for name, row in rows.items()]
+    return sorted(ways, key=lambda way: way.overlap, reverse=True)
 
 
 def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """The rows as Markdown, highest overlap@10 first; averages of the two collections, nDCG@10 of each."""
-    lines = []
-    for name, row in by_overlap(rows):
-        ndcgs = [_with_interval(row[task]["ndcg"]) for task in TASKS]
-        overlap, wider = (f"{mean(row, figure):.2f}" for figure in ("overlap", "within_100"))
-        minutes = "" if "minutes" not in row else f"{row['minutes']:.0f}"
-        milliseconds = "" if row.get("milliseconds") is None else f"{row['milliseconds']:.1f}"
-        lines.append([title(name), overlap, wider, *ndcgs, minutes, milliseconds])
-    head = ["queries by", "overlap@10", "of the ten in the first 100", "nDCG@10, Cranfield", "nDCG@10, XQuAD"]
-    is_timed = any(row.get("milliseconds") is not None for row in rows.values())
-    if not is_timed:
-        lines = [line[:-1] for line in lines]
-    return markdown_table([*head, "minutes", *(["ms a query"] if is_timed else [])], lines)
+    """The rows as Markdown; averages of the two collections, nDCG@10 of each, and milliseconds where some are known."""
+    ways = best_first(rows)
+    columns = [
+        ["queries by", *(way.title for way in ways)],
+        ["overlap@10", *(f"{way.overlap:.2f}" for way in ways)],
+        ["of the ten in the first 100", *(f"{way.within_100:.2f}" for way in ways)],
+        ["nDCG@10, Cranfield", *(_with_interval(way.tasks["cranfield"].ndcg) for way in ways)],
+        ["nDCG@10, XQuAD", *(_with_interval(way.tasks["xquad-en"].ndcg) for way in ways)],
+        ["minutes", *(_number(way.minutes, 0) for way in ways)],
+    ]
+    if any(way.milliseconds is not None for way in ways):
+        columns.append(["ms a query", *(_number(way.milliseconds, 1) for way in ways)])
+    head, *lines = zip(*columns, strict=True)
+    return markdown_table(head, lines)
 
 
-def by_overlap(rows: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The rows with their names, highest overlap@10 first."""
-    return sorted(rows.items(), key=lambda item: mean(item[1], "overlap"), reverse=True)
+def _with_interval(share: OverlapShare) -> str:
+    return f"{share.mean:.3f} [{share.low:.3f}, {share.high:.3f}]"
 
 
-def title(name: str) -> str:
-    """What a row is, in words."""
-    return ROWS[name].title if name in ROWS else OTHER_TITLES[name]
-
-
-def mean(row: Mapping[str, Any], figure: str) -> float:
-    """The average of a figure over the collections."""
-    return float(np.mean([row[task][figure][0] for task in TASKS]))
-
-
-def _with_interval(figures: Sequence[float]) -> str:
-    mean, low, high = figures
-    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
 
 
 if __name__ == "__main__":

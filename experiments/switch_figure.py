@@ -9,27 +9,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.figures import BLUE, ORANGE, svg, text
-from experiments.switch import by_overlap, mean, title
+from experiments.switch import best_first
 
 WIDTH, LINE = 760, 26
 LEFT, RIGHT, TOP = 400, 730, 46  # of the plane, in pixels
 
 
-def draw_switch(found: Mapping[str, Any]) -> str:
+def draw_switch(results: Mapping[str, Any]) -> str:
     """Return the picture for the index of the larger maker: a line a way, overlap@10 and the share of nDCG@10."""
-    rows = found["mpnet"]["rows"]
-    whole = mean(rows["maker"], "ndcg")
-    bottom = TOP + LINE * len(rows)
+    ways = best_first(results["mpnet"]["rows"])
+    whole = next(way.ndcg for way in ways if way.name == "maker")
+    bottom = TOP + LINE * len(ways)
     parts = []
     for share in (0, 0.25, 0.5, 0.75, 1):
         x = _across(share)
         parts.append(f'<path d="M{x:.1f} {TOP - 8} V{bottom - 8}" stroke="currentColor" opacity=".15"/>')
         parts.append(text(x, bottom + 10, f"{share:g}"))
-    for number, (name, row) in enumerate(by_overlap(rows)):
+    for number, way in enumerate(ways):
         y = TOP + LINE * number + 6
-        parts.append(text(LEFT - 14, y + 4, title(name).replace("`", ""), "end", font_size="12"))
-        parts.append(_dot(mean(row, "overlap"), y, BLUE))
-        parts.append(_dot(mean(row, "ndcg") / whole, y, ORANGE))
+        parts.append(text(LEFT - 14, y + 4, way.title.replace("`", ""), "end", font_size="12"))
+        parts.append(_dot(way.overlap, y, BLUE))
+        parts.append(_dot(way.ndcg / whole, y, ORANGE))
     for x, colour, words in (
         (LEFT - 290, BLUE, "overlap@10 with the index's own model"),
         (LEFT + 60, ORANGE, "nDCG@10, share of its own"),

@@ -156,7 +156,7 @@ def main() -> None:
         return
 
     tree["student"] |= split.recipe_keys(shape)
-    result = distilvec.run(recipes.validate(tree, origin="experiments.design_rule"), output_dir=folder)
+    result = distilvec.run(recipes.validate(tree, origin="experiments.design_rule"), out=folder)
     assert result is not None, "one process trains"
     row = {**run, "design": asdict(split), "designed": parts.total, **measured(result)}
     print(row)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from distilvec.api import export as export
     from distilvec.api import load as load
     from distilvec.api import load_recipe as load_recipe
+    from distilvec.api import plan as plan
     from distilvec.api import predict as predict
     from distilvec.api import result as result
     from distilvec.api import run as run
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 _API = (
-    "cache_teacher", "check", "classify", "compare", "distill", "evaluate", "export", "load_recipe", "predict",
-    "result", "run", "runs", "transplant",
+    "cache_teacher", "check", "classify", "compare", "distill", "evaluate", "export", "load_recipe", "plan",
+    "predict", "result", "run", "runs", "transplant",
 )  # fmt: skip
 _MODULES = {"load": "models.load", "ModelOutputs": "core.outputs", "OutputSpec": "core.outputs"}
 _MODULES |= {"Objective": "core.objective", "TaskModel": "students.task_head", **dict.fromkeys(_API, "api")}

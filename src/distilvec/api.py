@@ -32,6 +32,7 @@ from distilvec.verbs.check.check import check as check
 from distilvec.verbs.classify.classify import classify as classify
 from distilvec.verbs.compare.compare import compare_runs
 from distilvec.verbs.distill.distill import distill as distill
+from distilvec.verbs.distill.distill import plan as plan
 from distilvec.verbs.evaluate.scores import Scores, score_models
 from distilvec.verbs.export.export import export_model
 from distilvec.verbs.opened_run import Run
@@ -49,11 +50,11 @@ def run(
     variant: str | None = None,
     overrides: Overrides | None = None,
     *,
-    output_dir: str | Path | None = None,
+    out: str | Path | None = None,
     restart: bool = False,
     callbacks: Sequence[Callback] = (),
-) -> Run | None:
-    """Run a recipe (a file, a built-in name or a Recipe) as `distilvec run` does; None but in the main process.
+) -> Run:
+    """Run a recipe (a file, a built-in name or a Recipe) as `distilvec run` does.
 
     Errors: DistilvecError for a variant of a Recipe, which has taken its own.
     """
@@ -65,9 +66,9 @@ def run(
         loaded = recipes.recipe_from(recipe.model_dump(mode="json"), overrides, "distilvec.run")
     else:
         loaded = recipe
-    folder = Path(output_dir) if output_dir is not None else loaded.output / loaded.name
+    folder = Path(out) if out is not None else loaded.output / loaded.name
     finished = run_recipe(loaded, folder, restart, callbacks)
-    return None if finished is None else Run.of(finished)
+    return Run.open(folder) if finished is None else Run.of(finished)  # in processes beside the main one
 
 
 @plain_errors()
@@ -146,7 +147,7 @@ def compare(runs: Sequence[str | Path], reference: str | None = None, column: st
 def transplant(
     model: Model,
     texts: Texts | Mapping[str, Texts],
-    output_dir: str | Path,
+    out: str | Path,
     *,
     vocab_size: int | None = None,
     kind: Literal["trim", "hybrid", "bpe", "unigram", "wordpiece"] = "trim",
@@ -154,7 +155,7 @@ def transplant(
     overwrite: bool = False,
     options: Overrides | None = None,
 ) -> SentenceTransformer:
-    """Give a model another vocabulary, chosen or trained on `texts` (or on texts by language), saved as `output_dir`.
+    """Give a model another vocabulary, chosen or trained on `texts` (or on texts by language), saved as `out`.
 
     `options` are further keys of `student.vocabulary`, such as {"compose": "first"}. Nothing else is trained.
     """
@@ -164,10 +165,10 @@ def transplant(
     named = [f"{language}={path}" if language else str(path) for language, path in files]
     section = recipes.section_of(VocabularySection, "options", {"kind": kind, "size": vocab_size, **(options or {})})
     transplant_folder(
-        saved_model_name(model, root, "model"), section, readers_by_language(named), Path(output_dir), max_length,
+        saved_model_name(model, root, "model"), section, readers_by_language(named), Path(out), max_length,
         overwrite=overwrite, languages=stated_languages(named),
     )  # fmt: skip
-    return load(output_dir, device="cpu")
+    return load(out, device="cpu")
 
 
 @plain_errors()
@@ -175,7 +176,7 @@ def transplant(
 def export(
     model: Model,
     to: Literal["onnx", "onnx-fp16", "onnx-int8", "openvino", "projected", "router"] = "onnx",
-    output: str | Path | None = None,
+    out: str | Path | None = None,
     *,
     suite: str | Path | None = None,
     force: bool = False,
@@ -187,8 +188,9 @@ def export(
     "projected" writes the student of a run behind the projection that its method trained, by default as RUN/projected,
     "router" the student and its teacher as one model (queries by the student), by default as RUN/router.
     """
-    name, out = saved_model_name(model, cache_root(), "model"), None if output is None else Path(output)
-    return export_model(name, to, out, suite=None if suite is None else Path(suite), force=force).path
+    name = saved_model_name(model, cache_root(), "model")
+    file = None if out is None else Path(out)
+    return export_model(name, to, file, suite=None if suite is None else Path(suite), force=force).path
 
 
 @plain_errors()

@@ -37,6 +37,7 @@ NAMES = [
     "export",
     "load",
     "load_recipe",
+    "plan",
     "predict",
     "result",
     "run",
@@ -195,7 +196,7 @@ def test_a_recipe_runs_and_is_compared_and_evaluated(tiny_model, suite, tmp_path
     with refused("variant"):
         distilvec.run(recipe, "local")
     for seed in (0, 1):
-        result = distilvec.run(recipe, overrides={"train.seed": seed}, output_dir=f"run{seed}")
+        result = distilvec.run(recipe, overrides={"train.seed": seed}, out=f"run{seed}")
         assert result.recipe.train.seed == seed
         assert result.scores["student"] and "mini" in result._repr_html_() and "run" in repr(result)
         assert list(result.to_dataframe()["task"]) == ["mini"]

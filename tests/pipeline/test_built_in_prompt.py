@@ -89,7 +89,7 @@ def test_the_plan_says_which_prompt_wins(built_in, tmp_path):
     job = resolve(built_in(), tmp_path / "run")
     line = dict(overview(job))["prompt"]
     assert "'river: ' is built in" in line and "document 'stone: ' is not learned" in line
-    assert dict(make_plan(job))["  prompt"] == line and "roles" not in dict(overview(job))
+    assert dict(make_plan(job).lines)["  prompt"] == line and "roles" not in dict(overview(job))
     sts = dict(overview(resolve(built_in("STS"), tmp_path / "sts")))["prompt"]
     assert "'cloud: '" in sts and "query 'river: ' and document 'stone: '" in sts
 

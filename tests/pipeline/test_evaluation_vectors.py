@@ -90,14 +90,14 @@ def test_an_evaluation_shows_its_first_batch(tiny_recipe, tiny_model, suite, tmp
 
 def test_the_plan_has_the_evaluation(tiny_recipe, suite, tmp_path, no_pages):
     recipe = tiny_recipe(evaluation__suite=suite, evaluation__parts=["speed"], evaluation__speed_seconds=90)
-    rows = dict(make_plan(resolve(recipe, tmp_path / "run")))
+    rows = dict(make_plan(resolve(recipe, tmp_path / "run")).lines)
     assert re.match(r"[\d,.]+ texts/s on average \([\d,]+ tokens/s on texts of \d+ tokens, ", rows["  rate"])
     assert rows["evaluation"] == "1 task: find"
     assert re.fullmatch(r"50 of 50 texts: about \d+ s; then stored", rows["  with the teacher"])
     assert re.fullmatch(r"50 texts, 2 times \(untrained, student\): about \d+ s", rows["  with the student"])
     assert rows["  table of speed"] == "at most 2 min (evaluation.speed_seconds)"
     run(tiny_recipe(evaluation__suite=suite), tmp_path / "run")
-    rows = dict(make_plan(resolve(recipe, tmp_path / "again")))
+    rows = dict(make_plan(resolve(recipe, tmp_path / "again")).lines)
     assert rows["  with the teacher"].startswith("the vectors of all 50 texts are stored: ")
 
 
@@ -105,11 +105,11 @@ def test_the_plan_counts_the_queries_that_search_the_teachers_documents(tiny_rec
     changes = {"evaluation__suite": suite, "evaluation__columns": ["teacher", "asymmetric", "untrained"]}
     job = resolve(tiny_recipe(**changes), tmp_path / "run")
     (task,) = job.tasks
-    words = dict(make_plan(job))["  with the student"]
+    words = dict(make_plan(job).lines)["  with the student"]
     counts = rf"50 texts, 1 times \(untrained\); {len(set(task.queries))} texts, 1 times \(asymmetric\)"
     assert re.fullmatch(rf"{counts}: about \d+ s", words), words
     alone = resolve(tiny_recipe(**changes | {"evaluation__columns": ["teacher"]}), tmp_path / "run")
-    assert "  with the student" not in dict(make_plan(alone))
+    assert "  with the student" not in dict(make_plan(alone).lines)
 
 
 def test_the_plan_follows_the_table_of_columns(tiny_recipe, suite, tmp_path, monkeypatch):
@@ -119,19 +119,19 @@ def test_the_plan_follows_the_table_of_columns(tiny_recipe, suite, tmp_path, mon
     monkeypatch.setattr("distilvec.verbs.plan.plan.SCORE_COLUMNS", columns)
     job = resolve(tiny_recipe(evaluation__suite=suite), tmp_path / "run")
     job.recipe.evaluation.columns[:] = ["teacher", "projected", "searched", "copy"]
-    words = dict(make_plan(job))["  with the student"]
+    words = dict(make_plan(job).lines)["  with the student"]
     counts = rf"50 texts, 1 times \(copy\); {DOCUMENTS} texts, 1 times \(searched\)"
     assert re.fullmatch(rf"{counts}: about \d+ s", words), words
 
 
 def test_a_plan_without_a_suite_has_no_evaluation(tiny_recipe, tmp_path, shared_cache):
-    assert "evaluation" not in dict(make_plan(resolve(tiny_recipe(), tmp_path / "run")))
+    assert "evaluation" not in dict(make_plan(resolve(tiny_recipe(), tmp_path / "run")).lines)
 
 
 @pytest.mark.parametrize("changes", [{"teacher__live": True}, {"method__name": "simcse"}])
 def test_a_teacher_without_a_cache_is_planned_too(tiny_recipe, suite, tmp_path, changes):
     changes |= {"evaluation__suite": suite, "student__dropout": 0.1, "evaluation__columns": ["teacher", "student"]}
-    rows = dict(make_plan(resolve(tiny_recipe(**changes), tmp_path / "run")))
+    rows = dict(make_plan(resolve(tiny_recipe(**changes), tmp_path / "run")).lines)
     assert rows["  with the teacher"].startswith("50 of 50 texts") and "1 times (student)" in rows["  with the student"]
 
 

@@ -116,7 +116,7 @@ def test_in_a_notebook(tmp_path):
 def test_of_a_run(tiny_recipe, tmp_path, monkeypatch, capsys):
     loads, load = [], finished_run.load_model
     monkeypatch.setattr(finished_run, "load_model", lambda *names, **more: loads.append(names) or load(*names, **more))
-    result = distilvec.run(tiny_recipe(train__max_steps=2), output_dir=tmp_path / "run")
+    result = distilvec.run(tiny_recipe(train__max_steps=2), out=tmp_path / "run")
     assert loads == [], "nothing is loaded before it is asked for"
     assert result.student is result.student and len(loads) == 1
     assert result.student.encode("a text").shape == (32,)

@@ -121,7 +121,7 @@ def test_narrower_and_chosen_layers_of_the_teacher_are_fitted(fitted, tmp_path):
 
 
 def test_the_plan_counts_every_minute(fitted, tmp_path):
-    rows = dict(make_plan(resolve(fitted(), tmp_path / "run")))
+    rows = dict(make_plan(resolve(fitted(), tmp_path / "run")).lines)
     assert rows["start"].startswith("a linear layer, fitted to 168 texts") and "on 32 validation texts" in rows["start"]
     assert rows["training"] == "none (train.epochs=0)"
     measured = json.loads((Path(__file__).parents[2] / "results" / "fitted.json").read_text())["rows"]
@@ -129,7 +129,7 @@ def test_the_plan_counts_every_minute(fitted, tmp_path):
         shares = " to ".join(f"{row[when]['among'][0]:.2f}" for when in ("fitted", "trained"))
         assert f"{shares} for {name} at 5M" in rows["  60 seconds of it brought"], "an experiment's result, not a guess"
     assert "by the student: about" in rows["judgement"] and rows["in all"].startswith("about ")
-    trained = dict(make_plan(resolve(fitted(train__epochs=2), tmp_path / "trained")))
+    trained = dict(make_plan(resolve(fitted(train__epochs=2), tmp_path / "trained")).lines)
     assert "steps" in trained["training"] and trained["in all"].startswith("about ")
 
 

@@ -160,13 +160,13 @@ def test_neighbours_of_a_piece_are_of_other_texts(tiny_recipe, tmp_path, shared_
 def test_too_few_texts_and_no_teacher_have_no_judgement(tiny_recipe, tmp_path, shared_cache, monkeypatch):
     assert draw_rows(corpus_of(15, 5), SimpleNamespace(lengths=np.full(15, 9))) is None
     job = resolve(tiny_recipe(), tmp_path / "run")
-    assert "judgement" in dict(make_plan(job))
+    assert "judgement" in dict(make_plan(job).lines)
     object.__setattr__(job, "required", OutputSpec())
     assert judgement.judge_run(job) is None
 
 
 def test_the_plan_says_rows_tokens_and_time(tiny_recipe, tmp_path, shared_cache):
-    row = dict(make_plan(resolve(tiny_recipe(), tmp_path / "run")))["judgement"]
+    row = dict(make_plan(resolve(tiny_recipe(), tmp_path / "run")).lines)["judgement"]
     assert row.startswith("32 validation texts, searched for among 136 others: ") and "about " in row
     assert "by the student before and after training" in row
 

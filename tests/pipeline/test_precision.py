@@ -81,7 +81,7 @@ def test_auto_is_the_default_and_has_the_fingerprint_of_its_value(
             stated, stated.teacher
         )
         found.append(job.fingerprint)
-        assert ["  precision", value] in make_plan(job)
+        assert ["  precision", value] in make_plan(job).lines
     assert found[0] != found[1]
 
 

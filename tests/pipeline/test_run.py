@@ -425,25 +425,25 @@ def test_fixed_batches_resume_with_the_same_weights(tiny_recipe, tmp_path, share
 
 def test_a_plan_also_for_many_workers(tiny_recipe, tmp_path):
     job = resolve(tiny_recipe(), tmp_path / "run")
-    rows = dict(make_plan(job))
+    rows = dict(make_plan(job).lines)
     assert rows["texts"] == "200 (32 for validation)" and rows["teacher vectors to compute"].startswith("200 of 200")
     assert rows["training"].startswith("11 steps of 16 texts")
     assert not (tmp_path / "run").exists() and "  preset" not in rows
-    by_tokens = dict(make_plan(resolve(tiny_recipe(train__max_tokens=400), tmp_path / "run")))["training"]
+    by_tokens = dict(make_plan(resolve(tiny_recipe(train__max_tokens=400), tmp_path / "run")).lines)["training"]
     steps, texts = map(int, re.match(r"(\d+) steps of (\d+) texts", by_tokens).groups())
     assert texts != 16 and steps * texts == pytest.approx(168, rel=0.25)
-    rows = dict(make_plan(job, Fleet(4, 3.5)))
+    rows = dict(make_plan(job, Fleet(4, 3.5)).lines)
     assert ", cost 0.00; " in rows["with 4 workers"] and "keys in memory 2.0 GB" in rows["  100 M texts"]
     hundred, billion = (
         float(re.search(r"cost ([0-9,.]+)", rows[f"  {size} texts"])[1].replace(",", "")) for size in SIZES
     )
     assert billion == pytest.approx(10 * hundred, rel=0.01) and hundred > 0
     assert "80.0 GB of vectors" in rows["  1 B texts"]  # 16 bytes of key, 32 dimensions of 2 bytes
-    assert "cost" not in dict(make_plan(job, Fleet(1)))["with 1 worker"]
+    assert "cost" not in dict(make_plan(job, Fleet(1)).lines)["with 1 worker"]
 
 
 def test_a_plan_shows_the_prompts_of_a_preset(tiny_recipe, tmp_path, shared_cache):
-    rows = dict(make_plan(resolve(tiny_recipe(teacher__preset="arctic-embed-v2"), tmp_path / "run")))
+    rows = dict(make_plan(resolve(tiny_recipe(teacher__preset="arctic-embed-v2"), tmp_path / "run")).lines)
     assert rows["  preset"] == "arctic-embed-v2" and rows["  prompts"] == "query 'query: '"
 
 
@@ -470,7 +470,7 @@ def test_a_plan_tells_what_is_left_out_and_whose_code_runs(tiny_recipe, tmp_path
         (True, "1 in the evaluation suite (queries: 1", "202"),
         ("documents", "2 in the evaluation suite (queries: 1, documents: 1", "201"),
     ):
-        rows = make_plan(resolve(tiny_recipe(**changes, corpus__exclude_evaluation=value), tmp_path / "run"))
+        rows = make_plan(resolve(tiny_recipe(**changes, corpus__exclude_evaluation=value), tmp_path / "run")).lines
         left_out = [what for name, what in rows if name == "  left out"]
         assert left_out == ["200 duplicates", "1 empty", f"{excluded}; corpus.exclude_evaluation)"]
         assert dict(rows)["texts"] == f"{kept} (32 for validation)"

@@ -58,7 +58,7 @@ def test_resume_ends_with_the_same_weights(recipe, tmp_path, monkeypatch):
 def test_a_plan_names_parameters_rank_and_tokens(recipe, tmp_path):
     job = resolve(recipe(), tmp_path / "run")
     count = sum(weight.numel() for weight in untrained_student(job).parameters())
-    lines = dict(line for line in make_plan(job) if line[0] == "student")
+    lines = dict(line for line in make_plan(job).lines if line[0] == "student")
     assert lines["student"] == f"{count / 1e6:.1f} M parameters: rank 8 with {len(job.vocabulary.tokenizer)} tokens"
 
 

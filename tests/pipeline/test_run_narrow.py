@@ -49,7 +49,7 @@ def test_resume_ends_with_the_same_weights(recipe, tmp_path, monkeypatch):
 
 
 def test_a_plan_names_the_neurons(recipe, tmp_path):
-    lines = dict(line for line in make_plan(resolve(recipe(), tmp_path / "run")) if line[0] == "student")
+    lines = dict(line for line in make_plan(resolve(recipe(), tmp_path / "run")).lines if line[0] == "student")
     assert lines["student"].endswith("M parameters: 16 neurons a layer")
 
 

@@ -101,7 +101,7 @@ def test_plan_log_page_and_card_tell(cls_model: Path, tmp_path: Path, capsys: py
         "evaluation": {"suite": str(tmp_path / "suite.yaml"), "parts": []},
     }
     recipe = distilvec.config.recipe.validate(tree)
-    rows = make_plan(resolve(recipe, tmp_path / "run"))
+    rows = make_plan(resolve(recipe, tmp_path / "run")).lines
     names = [name for name, _ in rows]
     teacher, student = names.index("teacher"), names.index("student")
     assert rows[teacher + 1 : teacher + 4] == [
@@ -113,7 +113,7 @@ def test_plan_log_page_and_card_tell(cls_model: Path, tmp_path: Path, capsys: py
     ]  # fmt: skip
     log = capsys.readouterr().err
     assert f"student: {note}\n" in log and f"student: reads {shorter}\n" in log
-    result = distilvec.run(recipe, output_dir="run")
+    result = distilvec.run(recipe, out="run")
     assert f"| maximum length | {shorter} |" in (tmp_path / "run" / "student" / "README.md").read_text()
     assert f"The student reads {shorter}." in result.page.read_text().replace("&#39;", "'")
     record = json.loads(RunFolder(tmp_path / "run").record.read_text())

@@ -177,7 +177,7 @@ def test_ways_to_train_layers_are_refused(tiny_recipe, tmp_path, name, shared_ca
 
 
 def test_a_plan_says_what_the_student_is(tiny_recipe, tmp_path, shared_cache):
-    lines = dict(make_plan(resolve(tiny_recipe(student__layers=0), tmp_path / "run")))
+    lines = dict(make_plan(resolve(tiny_recipe(student__layers=0), tmp_path / "run")).lines)
     assert "static" in lines["student"]
 
 

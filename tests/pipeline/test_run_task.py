@@ -197,7 +197,7 @@ def test_a_finished_run_is_not_tested_again(task_recipe, tmp_path, monkeypatch):
 
 
 def test_a_plan_counts_examples(task_recipe, tmp_path):
-    lines = dict(make_plan(resolve(task_recipe("sts"), tmp_path / "run")))
+    lines = dict(make_plan(resolve(task_recipe("sts"), tmp_path / "run")).lines)
     assert lines["examples"] == "240 (24 for validation)"
     assert "280 steps of 16" in lines["training"]
 

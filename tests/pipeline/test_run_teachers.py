@@ -237,7 +237,7 @@ def test_a_live_second_beside_a_cached_first(two, tmp_path, capsys):
     assert len(filled(two({"live": True}), tmp_path / "fill")) == 200 and "second: runs in every step" in "".join(
         capsys.readouterr()
     )
-    rows = [value for name, value in make_plan(job) if name == "teacher vectors to compute"]
+    rows = [value for name, value in make_plan(job).lines if name == "teacher vectors to compute"]
     assert rows == ["0 of 200: about 0 s", "none: the teacher runs in every step"]
 
 
@@ -342,12 +342,12 @@ def test_first_screen_and_plan_name_a_role_that_no_text_has(tiny_recipe, tmp_pat
     job = resolve(tiny_recipe(teacher__prompts=prompts, corpus__sources=sources), tmp_path / "run")
     line = dict(overview(job)).get("roles")
     assert line is None if named is None else named in line
-    assert dict(make_plan(job)).get("  roles") == line
+    assert dict(make_plan(job).lines).get("  roles") == line
 
 
 def test_caches_are_filled_and_planned_one_by_one(two, tmp_path, monkeypatch, capsys):
     (tmp_path / "recipe.yaml").write_text(recipes.dump(two({"weight": 0.5})))
-    rows = make_plan(resolve(two({"weight": 0.5}), tmp_path / "run"))
+    rows = make_plan(resolve(two({"weight": 0.5}), tmp_path / "run")).lines
     names = [name for name, _ in rows]
     assert names.count("teacher vectors to compute") == names.count("disk for them") == 2
     assert (

@@ -201,7 +201,7 @@ def test_a_trimmed_student_keeps_the_tokens_of_every_prompt(tiny_recipe, tmp_pat
 
 def test_plan_tells_the_size_of_the_tokens(emo, tmp_path):
     job = resolve(emo(), tmp_path / "run")
-    rows = dict(make_plan(job))
+    rows = dict(make_plan(job).lines)
     assert rows["teacher vectors to compute"].startswith("200 of 200")
     told = float(rows["disk for them"].split()[0])
     cache = filled(emo(), tmp_path / "run")

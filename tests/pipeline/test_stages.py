@@ -500,7 +500,7 @@ def test_members_of_a_sweep(staged, tmp_path):
 
 
 def test_plan_sums_the_stages(staged, tmp_path):
-    rows = dict(make_plan(resolve(staged(), tmp_path / "run")))
+    rows = dict(make_plan(resolve(staged(), tmp_path / "run")).lines)
     assert rows["training"].startswith("33 steps in 2 stages: about")
     assert rows["  head"].startswith("11 steps of 16 texts") and rows["  all"].startswith("22 steps of 16 texts")
     assert not (tmp_path / "run").exists()

@@ -314,7 +314,7 @@ def test_the_best_layers_and_a_size_keep_the_teachers_layers(started, tiny_recip
     torch.testing.assert_close(student[2].linear.weight, product, atol=1e-4, rtol=1e-4)
 
     # in the order of the plan: the layers after the pooling, whose they are, and their parameters
-    lines = dict(make_plan(job))
+    lines = dict(make_plan(job).lines)
     assert (
         "32 → 48" in lines["  after the pooling"] and "teacher's own, 1,536 parameters" in lines["  after the pooling"]
     )
@@ -427,7 +427,7 @@ def test_a_spread_choice_is_the_number_and_a_plan_needs_no_start(started, tiny_r
     weights = start.student(job).state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in plain.state_dict().items())
     planned = resolve(tiny_recipe(student__layers=BEST, **RIDGE), tmp_path / "planned")
-    assert make_plan(planned) and not RunFolder(planned.folder).start.exists()
+    assert make_plan(planned).lines and not RunFolder(planned.folder).start.exists()
 
 
 def test_on_real_text_the_start_is_nearer_to_the_teacher(tiny_recipe, tmp_path, monkeypatch):

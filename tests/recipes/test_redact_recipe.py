@@ -44,7 +44,7 @@ def test_a_source_below_its_limit_is_reported_by_prepare_and_plan(tiny_recipe, t
     job = resolve(tiny_recipe(corpus__sources=sources), tmp_path / "run")
     line = "news has 200 distinct texts, fewer than its limit of 900"
     assert f"warning: {line}" in " ".join(capsys.readouterr().err.split())
-    assert ["  warning", line] in make_plan(job)
+    assert ["  warning", line] in make_plan(job).lines
     resolve(tiny_recipe(corpus__sources=[source | {"limit": 150}]), tmp_path / "run")
     assert "warning" not in capsys.readouterr().err
     (tmp_path / "some.txt").write_text("\n".join(["again"] * 10 + [f"text {i}" for i in range(200)]))

@@ -55,7 +55,7 @@ def labelled_rows(count, several=False):
 
 
 def classify(rows, model, folder, **changes):
-    options = {"teacher": model, "layers": 1, "epochs": 6, "output_dir": folder, "overrides": FAST} | changes
+    options = {"teacher": model, "layers": 1, "epochs": 6, "out": folder, "overrides": FAST} | changes
     return distilvec.classify(rows, **options)
 
 
@@ -113,7 +113,7 @@ def test_few_labels_begin_from_a_logistic_regression_and_the_better_one_ships(ti
 
 def test_several_labels_a_text(tiny_model, tmp_path):
     classifier = classify(labelled_rows(150, several=True), tiny_model, tmp_path / "run", epochs=10)
-    assert head_info(classifier.model_folder)["task"]["kind"] == "multilabel"
+    assert head_info(classifier.student_folder)["task"]["kind"] == "multilabel"
     assert classifier.accuracy.f1 > 0.8 and classifier.accuracy.value > 0.5 and "F1" in classifier.sentence
     tested = [json.loads(line) for line in (RunFolder(tmp_path / "run").labels / "test.jsonl").read_text().splitlines()]
     answers = classifier.predict([row["text"] for row in tested])
@@ -158,7 +158,7 @@ def test_a_teacher_that_has_learned_the_test_rows_is_refused(rows, tiny_model, t
     with refused("teacher", "test rows"):
         classify(rows, first.teacher_folder, tmp_path / "second", seed=1)
     with refused("teacher", "test rows"):
-        classify(rows, first.model_folder, tmp_path / "second", test_size=0.4)
+        classify(rows, first.student_folder, tmp_path / "second", test_size=0.4)
     monkeypatch.chdir(first.teacher_folder.parent)
     with refused("teacher", "test rows"):  # by a path that does not name the run
         classify(rows, "student", tmp_path / "second", seed=1)
@@ -197,7 +197,7 @@ def test_a_model_with_code_of_its_own_is_trained_judged_and_predicts(rows, tmp_p
     assert classifier.predict(["ocean of words"])[0] in classifier.classes
     assert classifier.result.student.encode("ocean").shape == (32,)
     with refused("model", "--trust-remote-code"):
-        distilvec.TaskModel(classifier.model_folder)
+        distilvec.TaskModel(classifier.student_folder)
 
 
 def test_pairs(tiny_model, tmp_path):
@@ -252,22 +252,29 @@ def test_a_restart_leaves_a_folder_that_holds_the_teacher_or_the_rows(rows, tiny
 
 
 def test_a_dry_run_shows_rows_models_and_time_and_trains_nothing(rows, tiny_model, tmp_path, capsys):
-    def plan(folder, **changes):
-        assert classify(rows, tiny_model, tmp_path / folder, epochs=2, dry_run=True, **changes) is None
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = [f"{key}={value}" for key, value in FAST.items()]
+
+    def planned(folder, *options):
+        command = ["classify", str(file), "--teacher", str(tiny_model), "--epochs", "2", "--dry-run"]
+        return run_command([*command, "--out", str(tmp_path / folder), *options, *settings])
+
+    def plan(folder, *options):
+        assert planned(folder, *options) == 0
         assert not (tmp_path / folder).exists()
         lines = [line.split("│") for line in capsys.readouterr().out.splitlines() if "│" in line]
         return {name.strip(): text.strip() for name, text in lines}
 
-    shown = plan("run")
+    shown = plan("run", "--layers", "1")
     training, validation = map(int, re.findall(r"[0-9]+", shown["training rows"]))
     assert training + validation == 120 and shown["test rows"] == "30" and shown["labels"].startswith("3 (label)")
     assert "4 layers" in shown["teacher"] and "1 layer" in shown["student"]
     steps = f"{2 * math.ceil(training / 16)} steps of 16 texts: about"
     assert shown["training"].startswith(steps) and shown["test of both"].startswith("about")
-    assert "parameters, 2 layers" in plan("two", layers=2)["student"]
-    assert plan("size", layers=None, size="60%")["student"] != shown["student"]
-    with refused("size"):
-        plan("small", layers=None, size="10")
+    assert "parameters, 2 layers" in plan("two", "--layers", "2")["student"]
+    assert plan("size", "--size", "60%")["student"] != shown["student"]
+    assert planned("small", "--size", "10") == 2 and "[--size]" in capsys.readouterr().err
 
 
 def test_long_work_of_a_classifier_says_how_far_it_is(rows, tiny_model, tmp_path, capsys):

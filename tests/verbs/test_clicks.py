@@ -352,7 +352,7 @@ def test_as_many_stored_texts_as_pairs_hold_the_student(index, clicks, tiny_mode
 
 
 def test_the_plan_counts_pairs_and_times_their_stage(index, clicks, tiny_model, tmp_path):
-    rows = dict(make_plan(resolve(recipe_of(index, clicks, tiny_model, tmp_path / "run"), tmp_path / "run")))
+    rows = dict(make_plan(resolve(recipe_of(index, clicks, tiny_model, tmp_path / "run"), tmp_path / "run")).lines)
     assert rows["pairs"].startswith("96 pairs of 48 queries") and rows["  clicks"].startswith("3 steps of 16 texts")
 
 
@@ -367,7 +367,7 @@ def test_the_command_names_what_is_wrong(index, tiny_model, tmp_path, capsys):
 
 def test_pairs_are_for_an_index(tiny_model, clicks):
     with refused("pairs"):
-        distilvec.distill(str(tiny_model), make_texts(40), pairs=clicks, dry_run=True)
+        distilvec.plan(str(tiny_model), make_texts(40), pairs=clicks)
 
 
 def test_a_recipe_with_pairs_needs_a_method_that_reads_them_last(index, clicks, tiny_model, tmp_path):

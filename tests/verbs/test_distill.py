@@ -1,5 +1,6 @@
 """The verb `distill`: one function for the command line and Python, from a teacher and texts to a judged student."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -101,7 +102,7 @@ def test_prompts_that_are_stated_for_a_model_are_its_prompts():
 @pytest.mark.parametrize("options", [{"made_by": ["some-model"]}, {"refresh": True}])
 def test_options_of_an_index_are_refused_for_a_model(tiny_model, options):
     with refused(next(iter(options))):
-        distilvec.distill(str(tiny_model), make_texts(40), dry_run=True, **options)
+        distilvec.plan(str(tiny_model), make_texts(40), **options)
 
 
 @pytest.mark.parametrize("texts", [["one text", "another"], [Path("texts.txt"), Path("texts.txt")]])
@@ -140,7 +141,7 @@ def test_queries_that_cannot_be_read_are_named(name, tiny_model):
     """The key of the recipe, corpus.sources.1, is that of texts otherwise."""
     Path("damaged.parquet").write_text("no table")
     with refused("queries") as caught:
-        distilvec.distill(str(tiny_model), "texts.txt", queries=name, layers=2, overrides=FAST, dry_run=True)
+        distilvec.plan(str(tiny_model), "texts.txt", queries=name, layers=2, overrides=FAST)
     assert "word" not in str(caught.value).replace("password", "")
 
 
@@ -284,6 +285,19 @@ def test_a_dry_run_trains_nothing(tiny_model, capsys):
     assert run_command(command) == 0
     assert "training" in capsys.readouterr().out
     assert not Path("run/student").exists()
+
+
+def test_a_plan_has_numbers_and_runs(tiny_model, no_pages):
+    plan = distilvec.plan(str(tiny_model), "texts.txt", layers=2, out="planned", overrides=FAST)
+    assert not Path("planned/student").exists() and plan.cost is None
+    assert (plan.layers, plan.texts) == (2, 60) and 1 < plan.tokens < 64 and plan.minutes > 0
+    assert (
+        plan.bytes == pytest.approx(60 * 32 * 2, rel=0.5) and "in all" in repr(plan) and "<table" in plan._repr_html_()
+    )
+    run = plan.run()
+    assert run.record.student.parameters == plan.parameters and run.record.student.layers == plan.layers
+    assert distilvec.plan(str(tiny_model), "texts.txt", layers=2, out="planned", overrides=FAST).bytes == 0
+    assert inspect.signature(distilvec.plan).parameters == inspect.signature(distilvec.distill).parameters
 
 
 def test_a_student_that_was_cut_to_its_language_keeps_its_tokens(tiny_model):

@@ -507,7 +507,7 @@ def test_the_plan_of_a_small_index_says_how_many_texts_are_searched_for(table, t
         corpus={"sources": [{"builtin": "teacher"}]},
         evaluation={"stored": 500},
     )
-    plan = dict(make_plan(resolve(recipe, tmp_path / "run")))
+    plan = dict(make_plan(resolve(recipe, tmp_path / "run")).lines)
     assert plan["judgement"].startswith(f"{len(TEXTS) // 5} stored texts, ")
 
 
@@ -628,7 +628,7 @@ def test_queries_of_an_index_come_from_standard_input(table, near_teacher, tmp_p
     """They are checked first, and trained on afterwards; the stream can be read once."""
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(TEXTS[:20])))
     asked = {"student": near_teacher, "overrides": FAST, "out": tmp_path / "run"}
-    distilvec.distill(table, queries="-", dry_run=True, **asked)
+    distilvec.plan(table, queries="-", **asked)
     with refused("queries", "absent"):
         distilvec.distill(table, queries=tmp_path / "absent.txt", **asked)
     (tmp_path / "damaged.parquet").write_text("no table")
@@ -680,16 +680,16 @@ def test_a_refresh_is_of_the_copy_that_the_run_reads(table, near_teacher, tmp_pa
         return read_index(section, address, folder, refresh)
 
     overrides = {**FAST, "cache.root": str(tmp_path / "big")}
-    asked = {"student": near_teacher, "overrides": overrides, "out": tmp_path / "run", "dry_run": True}
+    asked = {"student": near_teacher, "overrides": overrides, "out": tmp_path / "run"}
     if limited_by == "argument":
         asked["limit"] = 200  # so that it is no table that is used as it is
     else:
         overrides["teacher.limit"] = 200
-    distilvec.distill(table, **asked)
+    distilvec.plan(table, **asked)
     monkeypatch.setattr(copy, "_read_index", counted)
-    distilvec.distill(table, **asked)
+    distilvec.plan(table, **asked)
     assert read == []
-    distilvec.distill(table, refresh=True, **asked)
+    distilvec.plan(table, refresh=True, **asked)
     assert len(read) == 1 and read[0].parent == tmp_path / "big" / "indexes"
     assert not (tmp_path / "cache" / "indexes").exists()
 

@@ -1,9 +1,15 @@
-"""`Run`, which users hold: the folder of a finished run that exports its student and shows itself."""
+"""`Run`, which users hold: the folder of a finished run that exports its student and shows itself.
+
+A verb's documented function says what is asked for, as a value; functions with its arguments run that, or plan it.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from distilvec.core.errors import plain_errors
 from distilvec.pipeline.finished_run import FinishedRun
@@ -12,6 +18,11 @@ from distilvec.report.tables import Table, html_list, to_html, words
 
 if TYPE_CHECKING:
     from distilvec.verbs.export.export import Exported
+
+
+Arguments = ParamSpec("Arguments")
+Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 
 class Run(FinishedRun):
@@ -23,11 +34,11 @@ class Run(FinishedRun):
         return cls(finished.folder, finished.record, finished.trust_remote_code)
 
     @plain_errors()
-    def export(self, to: str = "onnx", output: Path | None = None, **options: Any) -> Exported:
+    def export(self, to: str = "onnx", out: Path | None = None, **options: Any) -> Exported:
         """Write the student in another form; `options` are those of `verbs.export.export.export_model`."""
         from distilvec.verbs.export.export import export_model  # with onnx: a command loads its own verb only
 
-        return export_model(str(self.student_folder), to, output, **options)
+        return export_model(str(self.student_folder), to, out, **options)
 
     def to_dataframe(self) -> Any:
         """Return the scores as a pandas DataFrame: task, type, metric and one column for each model, in points."""
@@ -44,3 +55,19 @@ class Run(FinishedRun):
         scores = to_html(score_table(self.scores)) if self.scores else ""
         problems = [f"not scored: {problem_text(problem)}" for problem in self.problems]
         return "\n".join([to_html(about), scores, html_list(problems)])
+
+
+def with_the_arguments_of(
+    prepare: Callable[Arguments, Work], name: str, finish: Callable[[Work], Result]
+) -> Callable[Arguments, Result]:
+    """Return a function with the arguments and the documentation of `prepare`, which returns what `finish` does."""
+
+    @plain_errors()
+    @wraps(prepare)
+    def function(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
+        return finish(prepare(*arguments, **options))
+
+    function.__name__ = function.__qualname__ = name
+    result = inspect.signature(finish).return_annotation
+    function.__signature__ = inspect.signature(prepare).replace(return_annotation=result)  # type: ignore[attr-defined]
+    return function

@@ -13,10 +13,9 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from distilvec.cli.options import names_by_key
-from distilvec.cli.terminal import show_table
 from distilvec.config.schema import Recipe
 from distilvec.core.batch import Text
-from distilvec.core.errors import plain_errors, set_by
+from distilvec.core.errors import set_by
 from distilvec.core.files import existing_paths
 from distilvec.core.log import duration, log, quiet_libraries
 from distilvec.core.run_folder import RunFolder
@@ -56,23 +55,22 @@ from distilvec.verbs.classify.recipes import (
     with_rate,
 )
 from distilvec.verbs.classify.split import SplitRows, read_and_split, refuse_learned_rows, split_files, write_split
-from distilvec.verbs.opened_run import Run
+from distilvec.verbs.opened_run import Run, with_the_arguments_of
 from distilvec.verbs.plan.plan import Lines
 from distilvec.vocabulary.compare import parameter_counts
 
 Options = tuple[int | None, int, bool, Mapping[str, Any]]  # epochs, seed, trust_remote_code, overrides
 
 
-@dataclass(frozen=True, repr=False)
-class Classifier:
-    """A trained classifier: `predict` and `predict_proba` take texts, or pairs of texts.
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Classifier(Run):
+    """The run of a trained classifier: `predict` and `predict_proba` take texts, or pairs of texts.
 
-    `folder` is the run folder, `student` in it the model; `distilvec.TaskModel(model_folder)` opens it again. `page` is
-    the report. `parameters` and `teacher_parameters` are those of the models. `teacher_folder` is the teacher that has
-    learned the labels, of `teacher_layers` layers. `notes` say what the split did.
+    `distilvec.TaskModel(student_folder)` opens the model again. `parameters` and `teacher_parameters` are those of the
+    models. `teacher_folder` is the teacher that has learned the labels, of `teacher_layers` layers. `notes` say what
+    the split did.
     """
 
-    folder: Path
     accuracy: Accuracy
     teacher_accuracy: Accuracy
     parameters: int
@@ -80,24 +78,17 @@ class Classifier:
     teacher_folder: Path
     teacher_layers: int
     mistakes: Mistakes
-    page: Path | None
-    result: Run
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def model_folder(self) -> Path:
-        """The folder of the model."""
-        return self.result.student_folder
 
     @cached_property
     def model(self) -> TaskModel:
         """The model with its head, loaded on the CPU at first use."""
-        return TaskModel(self.model_folder, trust_remote_code=self.result.trust_remote_code)
+        return TaskModel(self.student_folder, trust_remote_code=self.trust_remote_code)
 
     @property
     def has_labelled_export(self) -> bool:
         """Whether an ONNX file of the model can give its labels: not of pairs, nor of a model without layers."""
-        supervised, student = self.result.record.supervised, self.result.record.student
+        supervised, student = self.record.supervised, self.record.student
         is_static = student is not None and student.layers == 0
         return supervised is not None and supervised.type in ("classification", "multilabel") and not is_static
 
@@ -122,7 +113,7 @@ class Classifier:
     @property
     def advice(self) -> str:
         """What to do about a student that is far below its teacher; empty for others."""
-        return far_below_the_teacher(self.result.report)
+        return far_below_the_teacher(self.report)
 
     @property
     def larger(self) -> dict[str, str | int]:
@@ -130,7 +121,7 @@ class Classifier:
 
         Twice the size where a size was stated, else layers halfway to the teacher's.
         """
-        section, record = self.result.recipe.student, self.result.record.student
+        section, record = self.recipe.student, self.record.student
         assert record is not None and record.layers is not None
         if section.size is not None and self.teacher_parameters and 2 * self.parameters < self.teacher_parameters:
             return {"size": f"{2 * self.parameters / 1e6:.3g}M"}
@@ -161,21 +152,23 @@ class Classifier:
             "classes": self.classes,
             "mistakes": to_json(self.mistakes),
             "notes": self.notes,
-            **self.result.to_json(),
+            **super().to_json(),
         }
 
-    def __repr__(self) -> str:
-        return f"Classifier({str(self.model_folder)!r}): {self.sentence}"
+    def verdict_lines(self) -> list[tuple[str, str]]:
+        """Return the result, then the labels that are most often confused, as (name, value)."""
+        return [("verdict", self.sentence), *(("mistakes", line) for line in self.confused())]
 
 
 def read_classifier(finished: FinishedRun, notes: list[str], teacher_folder: Path, teacher_layers: int) -> Classifier:
     """Make the classifier of a finished run from its record and its report."""
-    result = Run.of(finished)
-    record, report = result.record, result.report
+    record, report = finished.record, finished.report
     assert record.supervised is not None and report.mistakes is not None
     assert record.student is not None and record.student.parameters is not None
     return Classifier(
-        folder=result.folder,
+        folder=finished.folder,
+        record=record,
+        trust_remote_code=finished.trust_remote_code,
         accuracy=_accuracy(record.supervised, "student"),
         teacher_accuracy=_accuracy(record.supervised, "teacher"),
         parameters=record.student.parameters,
@@ -183,8 +176,6 @@ def read_classifier(finished: FinishedRun, notes: list[str], teacher_folder: Pat
         teacher_folder=teacher_folder,
         teacher_layers=teacher_layers,
         mistakes=report.mistakes,
-        page=result.page,
-        result=result,
         notes=notes,
     )
 
@@ -196,10 +187,101 @@ def _accuracy(supervised: LabelledScores, model: str) -> Accuracy:
     return Accuracy(round(accuracy * supervised.rows), supervised.rows, scores.get("f1"))
 
 
-@plain_errors()
+@dataclass(frozen=True)
+class Classification:
+    """What `classify` is asked for: rows and their split, the teacher, how small the student is, and the run folder.
+
+    cut: keys of the section `student`: how small it is
+    options: those of `teacher_recipe` and `student_recipe`
+    inputs: files that the run folder must not hold
+    """
+
+    data: LabelledTexts
+    split: SplitRows
+    teacher: str
+    cut: dict[str, Any]
+    folder: Path
+    options: Options
+    inputs: set[Path]
+    restart: bool
+    callbacks: Sequence[Callback]
+
+    @property
+    def files(self) -> RunFolder:
+        """The paths of the run folder."""
+        return RunFolder(self.folder)
+
+    @property
+    def labels(self) -> LabelledTask:
+        """The labelled task that both models learn."""
+        return describe_labels(self.data, self.split, self.files.labels)
+
+    @property
+    def knows_labels(self) -> bool:
+        """Whether the teacher has learned these labels."""
+        return has_learned(Path(self.teacher), self.labels, self.split.classes)
+
+    @set_by(names_by_key(command))
+    @quiet_libraries()
+    def plan(self) -> Lines:
+        """Return rows of (name, value). Models are loaded and timed on a few texts; nothing is trained or written."""
+        with TemporaryDirectory() as scratch:
+            files = RunFolder(Path(scratch))
+            write_split(split_files(self.split, self.data.several), files)
+            labels = describe_labels(self.data, self.split, files.labels)
+            learning = teacher_recipe(self.teacher, labels, *self.options)
+            stated_size = stated_cut(self.cut, self.options[3])
+            if "size" in stated_size:
+                check_size(learning, stated_size, files.path)
+            teacher_job = resolve(learning, files.path)
+            cut = whole_cut(self.cut, self.options[3], default_layers(teacher_job.student.layers))
+            teacher = Path(self.teacher)
+            distilling = student_recipe(teacher, teacher.name, cut, labels, *self.options)
+            # On the labels alone: a step takes as long, and a teacher that has not learned them has no answers yet
+            distilling = distilling.model_copy(update={"teacher": learning.teacher, "method": learning.method})
+            student_job = resolve(distilling, files.path)
+            return _plan_lines(self.data, self.split, teacher_job, student_job, self.knows_labels, self.folder)
+
+    @set_by(names_by_key(command))
+    @quiet_libraries()
+    def run(self) -> Classifier:
+        """Return the classifier; what was done before is not done again."""
+        split, files, overrides = self.split, self.files, self.options[3]
+        own_folder(files, self.restart, self.inputs)
+        write_split(split_files(split, self.data.several), files)
+        log(_plan_line(self.data, split))
+        for note in split.notes:
+            log(f"note: {note}")
+
+        # The student's keys are checked before the teacher is trained, whose layers are known when it is read
+        shown = shown_name(self.teacher)
+        student_recipe(Path(self.teacher), shown, whole_cut(self.cut, overrides, layers=1), self.labels, *self.options)
+        recipe = teacher_recipe(self.teacher, self.labels, *self.options)
+        knows_labels = self.knows_labels
+        log(f"first the teacher: {self.teacher} {'has learned these labels' if knows_labels else 'learns the labels'}")
+        whole = resolve(recipe, files.teacher.path).student  # the teacher, as a student with all of its layers
+        if "size" in stated_cut(self.cut, overrides):
+            check_size(recipe, stated_cut(self.cut, overrides), files.teacher.path)
+        teacher_folder = Path(self.teacher)
+        if not knows_labels:
+            run(with_rate(recipe, whole.hidden_size), files.teacher.path)
+            teacher_folder = files.teacher.student
+
+        cut = whole_cut(self.cut, overrides, default_layers(whole.layers))
+        student_line = _student_line(stated_cut(cut, overrides), whole.layers)
+        log(f"then the student: {student_line}, from the labels and the teacher's answers")
+        recipe = student_recipe(teacher_folder, shown, cut, self.labels, *self.options)
+        width = whole.hidden_size
+        if recipe.student.model != "teacher":
+            width = resolve(recipe, self.folder).student.hidden_size
+        finished = run(with_rate(recipe, width, STUDENT_FACTOR), self.folder, callbacks=self.callbacks)
+        assert finished is not None  # None in other processes than the main one, and this is one process
+        return read_classifier(finished, split.notes, teacher_folder, whole.layers)
+
+
 @set_by(names_by_key(command))
 @quiet_libraries()
-def classify(
+def classification(
     file: Source,
     *,
     text: str | Sequence[str] | None = None,
@@ -212,13 +294,12 @@ def classify(
     test_size: float | None = None,
     epochs: int | None = None,
     seed: int = 0,
-    output_dir: str | Path | None = None,
+    out: str | Path | None = None,
     restart: bool = False,
-    dry_run: bool = False,
     trust_remote_code: bool = False,
     overrides: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
-) -> Classifier | None:
+) -> Classification:
     """Train a small classifier on labelled texts; the same call resumes, or opens the classifier where all is done.
 
     The teacher learns the labels first: a logistic regression on its vectors, then all of its weights. Some of its
@@ -240,16 +321,15 @@ def classify(
         test_size: The share of test rows, 0.2 by default.
         epochs: Passes over the training rows; by default five, more for few rows, fewer for many.
         seed: Of the split and of both trainings.
-        output_dir: The run folder; by default runs/<name of the file>. The teacher is in its `details/teacher/`.
+        out: The run folder; by default runs/<name of the file>. The teacher is in its `details/teacher/`.
         restart: Move an earlier run in the folder aside and start over.
-        dry_run: Show the plan, then return None.
         trust_remote_code: Run code that comes with the teacher.
         overrides: Keys of the recipes: `teacher.` for the teacher's training, `student.` for the student's, others
             for both, such as {"train.batch_size": 8}.
         callbacks: Called as `callback(step, metrics)` for every logged line of the student's training.
 
     Returns:
-        The classifier; None after a dry run.
+        The classifier.
 
     Errors: DistilvecError with the argument's name as key.
     """
@@ -261,46 +341,23 @@ def classify(
     columns = [text] if isinstance(text, str) else list(text or ())
     label_columns = [label] if isinstance(label, str) else list(label or ())
     data, split = read_and_split(file, columns, label_columns, test, test_size, seed)
-    folder = Path(output_dir) if output_dir is not None else Path("runs") / data.name
     name = saved_model_name(DEFAULT_TEACHER if teacher is None else teacher, cache_root(), "teacher")
-    files = RunFolder(folder)
-    labels = describe_labels(data, split, files.labels)
-    knows_labels = has_learned(Path(name), labels, split.classes)
     refuse_learned_rows(Path(name), split)
-    options = (epochs, seed, trust_remote_code, overrides or {})
-    if dry_run:
-        show_table(["", data.name], plan_classifier(data, split, name, knows_labels, cut, folder, options))
-        return None
-
     inputs = existing_paths(path for path in (file, test, name, cut.get("model")) if isinstance(path, (str, Path)))
-    own_folder(files, restart, inputs | changed_inputs(overrides or {}))
-    write_split(split_files(split, data.several), files)
-    log(_plan_line(data, split))
-    for note in split.notes:
-        log(f"note: {note}")
+    return Classification(
+        data=data,
+        split=split,
+        teacher=name,
+        cut=cut,
+        folder=Path("runs") / data.name if out is None else Path(out),
+        options=(epochs, seed, trust_remote_code, overrides or {}),
+        inputs=inputs | changed_inputs(overrides or {}),
+        restart=restart,
+        callbacks=callbacks,
+    )
 
-    # The student's keys are checked before the teacher is trained; its layers are not known before the teacher is read
-    student_recipe(Path(name), shown_name(name), whole_cut(cut, overrides, layers=1), labels, *options)
-    recipe = teacher_recipe(name, labels, *options)
-    log(f"first the teacher: {name} {'has learned these labels' if knows_labels else 'learns the labels'}")
-    whole = resolve(recipe, files.teacher.path).student  # the teacher, as a student with all of its layers
-    if "size" in stated_cut(cut, overrides):
-        check_size(recipe, stated_cut(cut, overrides), files.teacher.path)
-    teacher_folder = Path(name)
-    if not knows_labels:
-        run(with_rate(recipe, whole.hidden_size), files.teacher.path)
-        teacher_folder = files.teacher.student
 
-    cut = whole_cut(cut, overrides, default_layers(whole.layers))
-    student_line = _student_line(stated_cut(cut, overrides), whole.layers)
-    log(f"then the student: {student_line}, from the labels and the teacher's answers")
-    recipe = student_recipe(teacher_folder, shown_name(name), cut, labels, *options)
-    width = whole.hidden_size
-    if recipe.student.model != "teacher":
-        width = resolve(recipe, folder).student.hidden_size
-    result = run(with_rate(recipe, width, STUDENT_FACTOR), folder, callbacks=callbacks)
-    assert result is not None  # None in other processes than the main one, and this is one process
-    return read_classifier(result, split.notes, teacher_folder, whole.layers)
+classify = with_the_arguments_of(classification, "classify", Classification.run)
 
 
 def _student_line(cut: Mapping[str, Any], teacher_layers: int) -> str:
@@ -339,40 +396,6 @@ def _plan_line(data: LabelledTexts, split: SplitRows) -> str:
     classes = f"{len(split.classes):,} labels ({data.columns.label}) of {texts}, at least {split.fewest:,} rows each"
     rows = f"{len(split.train):,} rows for training, {len(split.validation):,} for validation"
     return f"{classes}: {rows}, {len(split.test):,} for the test"
-
-
-def plan_classifier(
-    data: LabelledTexts,
-    split: SplitRows,
-    teacher: str,
-    knows_labels: bool,
-    cut: Mapping[str, Any],
-    folder: Path,
-    options: Options,
-) -> Lines:
-    """Return rows of (name, value). Models are loaded and timed on a few texts; nothing is trained.
-
-    Args:
-        knows_labels: the teacher has learned the labels already
-        cut: keys of the section `student`: how small it is
-        folder: the run folder, in which nothing is written
-        options: those of `teacher_recipe` and `student_recipe`
-    """
-    with TemporaryDirectory() as scratch:
-        files = RunFolder(Path(scratch))
-        write_split(split_files(split, data.several), files)
-        labels = describe_labels(data, split, files.labels)
-        learning = teacher_recipe(teacher, labels, *options)
-        stated_size = stated_cut(cut, options[3])
-        if "size" in stated_size:
-            check_size(learning, stated_size, files.path)
-        teacher_job = resolve(learning, files.path)
-        cut = whole_cut(cut, options[3], default_layers(teacher_job.student.layers))
-        distilling = student_recipe(Path(teacher), Path(teacher).name, cut, labels, *options)
-        # On the labels alone: a step takes as long, and a teacher that has not learned them has no answers yet
-        distilling = distilling.model_copy(update={"teacher": learning.teacher, "method": learning.method})
-        student_job = resolve(distilling, files.path)
-        return _plan_lines(data, split, teacher_job, student_job, knows_labels, folder)
 
 
 def check_size(recipe: Recipe, cut: Mapping[str, Any], folder: Path) -> None:

@@ -106,10 +106,10 @@ def classify(
         labels = describe_labels(data, split, RunFolder(folder).labels)
         teacher_recipe(teacher or DEFAULT_TEACHER, labels, epochs, seed, trust_remote_code, changes)
 
-        from distilvec.cli.terminal import print_result, show_problems
-        from distilvec.verbs.classify.classify import classify as train_classifier
+        from distilvec.cli.terminal import print_result, show_problems, show_table
+        from distilvec.verbs.classify.classify import classification
 
-        classifier = train_classifier(
+        work = classification(
             file,
             text=text,
             label=label,
@@ -121,14 +121,15 @@ def classify(
             test_size=test_size,
             epochs=epochs,
             seed=seed,
-            output_dir=folder,
+            out=folder,
             restart=restart,
-            dry_run=dry_run,
             trust_remote_code=trust_remote_code,
             overrides=changes,
         )
-    if classifier is None:  # a dry run
-        return
+        if dry_run:
+            show_table(["", data.name], work.plan())
+            return
+        classifier = work.run()
     write_result(json_file, classifier.to_json())
     for line in classifier.confused():
         print_result(f"mistakes  {line}")
@@ -137,9 +138,9 @@ def classify(
     print_result(f"\n{classifier.sentence}")
     next_words = []
     if classifier.has_labelled_export:
-        next_words = ["export", str(classifier.model_folder), "--to", "onnx-int8"]
-    if classifier.result.record.training is not None and classifier.result.record.training.shipped:
-        print_result(classifier.result.record.training.shipped)
+        next_words = ["export", str(classifier.student_folder), "--to", "onnx-int8"]
+    if classifier.record.training is not None and classifier.record.training.shipped:
+        print_result(classifier.record.training.shipped)
     if classifier.advice:
         print_result(classifier.advice)
     if classifier.advice and classifier.larger:
@@ -166,4 +167,4 @@ def classify(
             next_words.append("--trust-remote-code")
     if next_words:
         print_result(f"next: {shlex.join(['distilvec', *next_words])}")
-    show_problems(classifier.result.problems)
+    show_problems(classifier.problems)

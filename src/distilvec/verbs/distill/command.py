@@ -189,10 +189,10 @@ def distill(
         tested = tested_paths(test)
     check_outputs([("--json", json_file)], [*models, *text_paths([*names, *query_names]), *tested, *files])
 
-    from distilvec.verbs.distill.distill import distill as distil
-    from distilvec.verbs.distill.distill import show_end
+    from distilvec.cli.terminal import show_table
+    from distilvec.verbs.distill.distill import distillation, show_end
 
-    run = distil(
+    work = distillation(
         teacher,
         names or None,
         student=student,
@@ -220,8 +220,11 @@ def distill(
         refresh=refresh,
         overrides=overrides,
         restart=restart,
-        dry_run=dry_run,
     )
+    if dry_run:
+        show_table(["", work.recipe.name], work.plan().lines)
+        return
+    run = work.run()
     if run is not None:
         write_result(json_file, run.to_json())
         show_end(run)
@@ -254,9 +257,9 @@ def quickstart(
     # The user, on the size or on what it would decide
     decides_itself = "student.size" in changes or bool(stated_sizes(changes))
 
-    from distilvec.verbs.distill.distill import distill, show_end
+    from distilvec.verbs.distill.distill import distillation, show_end
 
-    run = distill(
+    work = distillation(
         recipe["teacher"]["model"],
         BUILT_IN,
         size=None if decides_itself else recipe["student"]["size"],
@@ -265,6 +268,7 @@ def quickstart(
         overrides=changes,
         restart=restart,
     )
+    run = work.run()
     if run is None:
         return
     write_result(json_file, run.to_json())

@@ -1,21 +1,22 @@
-"""`distilvec.distill`: a teacher and texts become a small student. The plan of a dry run, and the last screen."""
+"""`distilvec.distill` and `distilvec.plan`: a teacher and texts become a small student. The last screen of a run."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from distilvec.cli.output import BOLD
-from distilvec.cli.terminal import print_result, show_problems, show_scores, show_table
-from distilvec.core.errors import DistilvecError, plain_errors, set_by
+from distilvec.cli.terminal import print_result, show_problems, show_scores
+from distilvec.config.schema import Recipe
+from distilvec.core.errors import DistilvecError, set_by
 from distilvec.core.log import quiet_libraries
 from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.inputs import Model, Texts
-from distilvec.pipeline.job import Job
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
 from distilvec.report.sections.use import check_words
@@ -23,12 +24,44 @@ from distilvec.train.metrics import Callback
 from distilvec.train.start import SLOWER
 from distilvec.verbs.distill.recipe import Request, argument_names, make_recipe, stated_root
 from distilvec.verbs.distill.texts import text_sources
-from distilvec.verbs.opened_run import Run
+from distilvec.verbs.opened_run import Run, with_the_arguments_of
+
+if TYPE_CHECKING:
+    from distilvec.verbs.plan.plan import Plan
 
 
-@plain_errors()
+@dataclass(frozen=True)
+class Distillation:
+    """What `distill` is asked for: a recipe, its run folder, and the names of the arguments that set its keys."""
+
+    recipe: Recipe
+    folder: Path
+    argument_names: Mapping[str, str]
+    restart: bool = False
+    callbacks: Sequence[Callback] = ()
+
+    @quiet_libraries()
+    def run(self) -> FinishedRun | None:
+        """Return the finished run; None in all processes but the main one."""
+        with set_by(self.argument_names):
+            return run_recipe(self.recipe, self.folder, self.restart, self.callbacks)
+
+    def finish(self) -> Run:
+        """Return the finished run, which the other processes open."""
+        finished = self.run()
+        return Run.open(self.folder) if finished is None else Run.of(finished)
+
+    @quiet_libraries()
+    def plan(self) -> Plan:
+        """Return what the run would do, measured on a few texts."""
+        from distilvec.verbs.plan.plan import make_plan  # a run does not load it
+
+        with set_by(self.argument_names):
+            return make_plan(resolve(self.recipe, self.folder), run=self.finish)
+
+
 @quiet_libraries()
-def distill(
+def distillation(
     teacher: Model | np.ndarray[Any, Any],
     texts: Texts | Sequence[Path] | None = None,
     *,
@@ -57,9 +90,8 @@ def distill(
     refresh: bool = False,
     overrides: Mapping[str, Any] | None = None,
     restart: bool = False,
-    dry_run: bool = False,
     callbacks: Sequence[Callback] = (),
-) -> Run | None:
+) -> Distillation:
     """Distil `teacher` into a small student on `texts`. The same call again resumes, or opens the finished run.
 
     The run ends with a judgement that needs no labels: how many of the teacher's ten nearest neighbours of held-out
@@ -112,11 +144,10 @@ def distill(
         refresh: Read an index again instead of using the local copy.
         overrides: Further keys of the recipe: {"train.batch_size": 64}.
         restart: Move an earlier run in the folder aside and start over.
-        dry_run: Show the plan, then return None.
         callbacks: Called as `callback(step, metrics)` for every logged line.
 
     Returns:
-        The finished run; None after a dry run, and in all processes but the main one.
+        The finished run. `distilvec.plan` takes the same arguments and returns the plan: minutes, bytes, cost.
 
     Errors: DistilvecError with the name of the argument, or the key of `overrides`, that is wrong.
     """
@@ -159,22 +190,18 @@ def distill(
         elif made_by or refresh:
             raise DistilvecError("is for an index.", "Leave it out.", key="made_by" if made_by else "refresh")
         recipe = make_recipe(request, root)
-    with set_by(argument_names(request, recipe)):
-        if dry_run:
-            show_plan(resolve(recipe, request.folder))
-            return None
-        finished = run_recipe(recipe, request.folder, restart, callbacks)
-        return None if finished is None else Run.of(finished)
+    return Distillation(recipe, request.folder, argument_names(request, recipe), restart, callbacks)
+
+
+distill = with_the_arguments_of(distillation, "distill", Distillation.finish)
+plan = with_the_arguments_of(distillation, "plan", Distillation.plan)
+plan.__doc__ = """Plan a distillation: what it would do, its minutes, bytes and cost, measured on a few texts.
+
+The arguments are those of `distilvec.distill`. Nothing is trained; `plan(...).run()` trains.
+"""
 
 
 # -- the screens -------------------------------------------------------------------------------------------------------
-
-
-def show_plan(job: Job) -> None:
-    """Print what a run would do and how long it would take, measured on a few texts."""
-    from distilvec.verbs.plan.plan import make_plan  # for a dry run alone
-
-    show_table(["", job.recipe.name], make_plan(job))
 
 
 def show_end(run: FinishedRun) -> None:

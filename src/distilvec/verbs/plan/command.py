@@ -61,7 +61,7 @@ def plan(
         folder = (out or loaded.output / Path(recipe).stem) / runs.first.name
     else:
         folder = out or loaded.output / loaded.name
-    lines = make_plan(resolve(loaded, folder), fleet)
+    lines = make_plan(resolve(loaded, folder), fleet).lines
     if runs.is_sweep:
         lines.append(["sweep", f"{len(runs.members)} runs; the lines above are of the first, {runs.first.name}"])
     rows = [{"item": item, "value": value} for item, value in lines]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +53,7 @@ from distilvec.pipeline.start import HELD_OUT, RIDGE_TEXTS, fitted_parts
 from distilvec.pipeline.student import untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
 from distilvec.report.model_card import shorter_reading
+from distilvec.report.tables import Table, to_html, to_text, words
 from distilvec.teachers.api_embedder import ApiEmbedder
 from distilvec.teachers.cache.evaluation_vectors import PromptedTexts, evaluation_folder
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
@@ -60,6 +61,7 @@ from distilvec.teachers.encode import BATCH_TOKENS
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.table_embedder import TableEmbedder
 from distilvec.train.stages import Stage
+from distilvec.verbs.opened_run import Run
 from distilvec.vocabulary.compare import parameter_counts
 
 SIZES = {"100 M": 10**8, "1 B": 10**9}  # texts like those of the corpus
@@ -89,8 +91,47 @@ class Fleet:
     hourly_price: float | None = None
 
 
-def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
-    """Return rows of (name, value). The corpus is read and tokenized; teachers and student run on a sample only.
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """What a run would do, measured on a few texts.
+
+    lines: rows of a name and a value, as `--dry-run` shows them
+    texts: of the corpus, validation texts included
+    tokens: a text's on average, as the student reads it
+    parameters, layers: the student's
+    minutes: of the whole run on this machine, without waiting for an API
+    bytes: that the teachers' vectors will take on the disk
+    cost: of an API's tokens, in the currency of its price; None without a price
+    """
+
+    lines: Lines
+    texts: int
+    tokens: float
+    parameters: int
+    layers: int
+    minutes: float
+    bytes: float
+    cost: float | None
+    start: Callable[[], Run] | None = None
+
+    def run(self) -> Run:
+        """Do what is planned."""
+        assert self.start is not None
+        return self.start()
+
+    def __repr__(self) -> str:
+        return to_text(self._table)
+
+    def _repr_html_(self) -> str:
+        return to_html(self._table)
+
+    @property
+    def _table(self) -> Table:
+        return Table("plan", "", ["Plan", ""], [words(*line) for line in self.lines], words=2)
+
+
+def make_plan(job: Job, fleet: Fleet | None = None, run: Callable[[], Run] | None = None) -> Plan:
+    """Return the plan of a job. The corpus is read and tokenized; teachers and student run on a sample only.
 
     With a `fleet` the teachers' rows include disk, time and cost with its workers, also for 100 M and 1 B such texts.
     """
@@ -123,7 +164,18 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
     for code in _code(job):
         lines.append(["runs code", code])
     lines.append(["run folder", str(job.folder)])
-    return lines
+    prices = [teacher.cost for teacher in teachers if teacher.cost is not None]
+    return Plan(
+        lines=lines,
+        texts=len(job.corpus),
+        tokens=float(tokens.lengths.mean()),
+        parameters=parameter_counts(student)["total"],
+        layers=job.student.layers,
+        minutes=seconds / 60,
+        bytes=sum(teacher.bytes for teacher in teachers),
+        cost=sum(prices) if prices else None,
+        start=run,
+    )
 
 
 def _start_estimate(job: Job, tokens: TokenStore, student: SentenceTransformer) -> Estimate | None:
@@ -242,7 +294,7 @@ def _code(job: Job) -> Iterator[str]:
 @dataclass(frozen=True)
 class TeacherPlan:
     """A teacher's rows, the source of its outputs in timed steps, its alignment, and what it embeds to be evaluated;
-    the seconds of its vectors.
+    seconds, bytes and cost of its vectors.
     """
 
     lines: Lines
@@ -250,6 +302,8 @@ class TeacherPlan:
     alignment: AlignmentStore | None
     evaluation: Estimate | None
     seconds: float = 0.0
+    bytes: float = 0.0
+    cost: float | None = None
 
 
 def _plan_teacher(
@@ -278,9 +332,12 @@ def _plan_teacher(
         if job.tasks and teacher is job.teacher and model is not None:
             evaluation = teacher_evaluation(job, model, None if reads_tokens(teacher) else cost.rate)
         service_lines: Lines = []
+        price = None
         made_by = teacher.section.made_by
         if isinstance(embedder, ApiEmbedder):
-            service_lines = cost_lines(job, teacher, embedder, missing)
+            amounts = _texts_to_pay_for(job, teacher, embedder, missing)
+            service_lines = cost_lines(embedder, amounts)
+            price = embedder.api.cost(sum(amount.tokens for amount in amounts))
         elif isinstance(embedder, TableEmbedder) and made_by is not None:
             absent = embedder.absent(teacher.corpus)
             service_lines = [["  by the index's model", f"{absent:,} that the table lacks, by {made_by}"]]
@@ -304,7 +361,13 @@ def _plan_teacher(
     elif tokens is not None:
         lengths = tokens.lengths
     return TeacherPlan(
-        lines, SampleTeacher(job, teacher, lengths), alignment, evaluation, seconds=missing * cost.seconds
+        lines,
+        SampleTeacher(job, teacher, lengths),
+        alignment,
+        evaluation,
+        seconds=missing * cost.seconds,
+        bytes=missing * cost.bytes,
+        cost=price,
     )
 
 
@@ -524,14 +587,18 @@ class _TextsToSend:
     tokens: int
 
 
-def cost_lines(job: Job, teacher: Teacher, model: ApiEmbedder, missing: int) -> Lines:
-    """Describe tokens, cost, time and cap: of the `missing` texts of the corpus, and of those of the evaluation."""
+def _texts_to_pay_for(job: Job, teacher: Teacher, model: ApiEmbedder, missing: int) -> list[_TextsToSend]:
+    """Return the `missing` texts of the corpus, and those of the evaluation if there are any."""
     amounts = [_TextsToSend("tokens to pay for", missing, model.estimate(teacher.corpus, missing))]
     evaluation_texts = _texts_to_send(job, teacher)
     if evaluation_texts:
         tokens = int(sum(model.count(evaluation_texts)))
         amounts.append(_TextsToSend("  for evaluation", len(evaluation_texts), tokens))
+    return amounts
 
+
+def cost_lines(model: ApiEmbedder, amounts: Sequence[_TextsToSend]) -> Lines:
+    """Describe tokens, cost, time and cap."""
     api = model.api
     rule = "4 bytes a token" if api.tokenizer is None else f"tokenizer {api.tokenizer}"
     lines = []

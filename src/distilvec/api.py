@@ -26,6 +26,7 @@ from distilvec.pipeline.prepare import cached_teachers, fill_whole_cache
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
 from distilvec.report.comparison import Comparison
+from distilvec.report.scores import Scores
 from distilvec.students.task_head import predict as predict
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.verbs.check.check import check as check
@@ -33,7 +34,7 @@ from distilvec.verbs.classify.classify import classify as classify
 from distilvec.verbs.compare.compare import compare_runs
 from distilvec.verbs.distill.distill import distill as distill
 from distilvec.verbs.distill.distill import plan as plan
-from distilvec.verbs.evaluate.scores import Scores, score_models
+from distilvec.verbs.evaluate.scores import score_models
 from distilvec.verbs.export.export import export_model
 from distilvec.verbs.opened_run import Run
 from distilvec.verbs.runs.runs import runs as runs

@@ -156,8 +156,8 @@ def _verdict(scores: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         "text": f"keeps {kept:.1f} % of the teacher, 2.1 times faster, 1.3 times smaller; loses most on {worst} ({change:.1f} %)",  # noqa: E501
         "retention": round(kept, 4),
         "asymmetric_retention": round(100 * mean["asymmetric"] / mean["teacher"], 4),
-        "speedup": 2.1,
-        "smaller": 1.3,
+        "times_faster": 2.1,
+        "times_smaller": 1.3,
         "worst_task": worst,
         "worst_change": round(change, 4),
     }

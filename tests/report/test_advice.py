@@ -189,9 +189,9 @@ def test_a_teacher_below_its_student_and_confused_classes():
     assert teacher_below(report(EITHER, teacher=0.8988, student=0.9538)) == ""
     assert teacher_below(report(teacher=0.95, student=0.955)) == teacher_below(report(student=0.9)) == ""
     far = report(LOST, teacher=0.76, student=0.538)
-    smaller = {"verdict": {"smaller": 1.6}}
+    smaller = {"verdict": {"times_smaller": 1.6}}
     assert "(53.8) is far below its teacher (76.0): take a larger one" in far_below_the_teacher(far | smaller)
-    assert far_below_the_teacher(far | {"verdict": {"smaller": 1.0}}).endswith("(76.0): label more rows.")
+    assert far_below_the_teacher(far | {"verdict": {"times_smaller": 1.0}}).endswith("(76.0): label more rows.")
     assert advice(far | smaller) == [far_below_the_teacher(far | smaller)]  # nothing about texts or spaces of vectors
     near = report(LOST, teacher=0.76, student=0.70)
     for silent in (near, report(EITHER, teacher=0.76, student=0.538), report(LOST, student=0.538)):
@@ -237,9 +237,15 @@ def test_a_student_of_higher_overlap_was_not_best_before():
     watched = {"watched": "distance", "better": "lower"}
     history = [{"step": 10 * step, "eval/distance": value} | watched for step, value in enumerate(distances)]
     assert "best at step 10" in still_better({"history": history})
-    with_overlap = [{**line, "eval/overlap": share} for line, share in zip(history, (0.1, 0.2, 0.3, 0.5), strict=True)]
+    with_overlap = [
+        {**line, "eval/overlap_of_validation_texts": share}
+        for line, share in zip(history, (0.1, 0.2, 0.3, 0.5), strict=True)
+    ]
     assert still_better({"history": with_overlap}) == ""
-    with_fewer = [{**line, "eval/overlap": share} for line, share in zip(history, (0.1, 0.5, 0.4, 0.3), strict=True)]
+    with_fewer = [
+        {**line, "eval/overlap_of_validation_texts": share}
+        for line, share in zip(history, (0.1, 0.5, 0.4, 0.3), strict=True)
+    ]
     assert "best at step 10" in still_better({"history": with_fewer})
 
 

@@ -16,8 +16,8 @@ from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.comparison import Comparison
 from distilvec.report.json_values import from_json
+from distilvec.report.scores import Scores
 from distilvec.report.tables import Table, html_list, to_html, words
-from distilvec.verbs.evaluate.scores import Scores
 
 HOSTILE = '<script>alert("1")</script> & \x1b[2J \u202ey'
 

@@ -181,7 +181,7 @@ def test_what_users_wrote_is_escaped(report):
 
 
 def test_the_verdicts_numbers_are_the_reports(report):
-    report["verdict"] |= {"document_speedup": 1.96, "within_interval": True, "tasks": 7}
+    report["verdict"] |= {"documents_times_faster": 1.96, "within_interval": True, "tasks": 7}
     report["verdict"] |= {
         "megabytes": 69.6,
         "teacher_cost": 0.126,
@@ -190,8 +190,8 @@ def test_the_verdicts_numbers_are_the_reports(report):
     }
     found = tiles(as_report(report).verdict, Marks())
     assert [[one.key for one in tile] for tile in found] == [
-        ["retention", "asymmetric_retention"], ["speedup", "document_speedup"], ["megabytes", "smaller"],
-        ["worst_change"], ["teacher_cost"], ["teacher_tokens", "teacher_requests"],
+        ["retention", "asymmetric_retention"], ["times_faster", "documents_times_faster"],
+        ["megabytes", "times_smaller"], ["worst_change"], ["teacher_cost"], ["teacher_tokens", "teacher_requests"],
     ]  # fmt: skip
     shown = {one.key: one for tile in found for one in tile}
     others = ("text", "worst_task", "within_interval", "tasks")
@@ -199,13 +199,15 @@ def test_the_verdicts_numbers_are_the_reports(report):
         key: value for key, value in report["verdict"].items() if key not in others
     }
     assert shown["worst_change"].text == "\N{MINUS SIGN}3.5" and "cranfield" in shown["worst_change"].label
-    assert shown["document_speedup"].text == "2.0" and tiles(Verdict(), Marks()) == []
+    assert shown["documents_times_faster"].text == "2.0" and tiles(Verdict(), Marks()) == []
     assert (shown["teacher_cost"].text, shown["teacher_tokens"].text) == ("0.13", "6,300,000")
-    assert [[one.key for one in tile] for tile in tiles(Verdict(smaller=2.0), Marks())] == [["smaller"]]
+    assert [[one.key for one in tile] for tile in tiles(Verdict(times_smaller=2.0), Marks())] == [["times_smaller"]]
 
 
 def test_marks_are_those_of_the_recipe():
-    verdict = Verdict(retention=93.0, retention_interval=(91.0, 95.0), overlap=0.85, overlap_interval=(0.7, 0.9))
+    verdict = Verdict(
+        retention=93.0, retention_interval=(91.0, 95.0), overlap_among=0.85, overlap_among_interval=(0.7, 0.9)
+    )
 
     def marked(marks):
         return {group[0].key: group[0].mark for group in tiles(verdict, marks)}
@@ -214,7 +216,7 @@ def test_marks_are_those_of_the_recipe():
     assert marked(Marks(good=90, fair=70))["retention"] == "good: from 90% on"
     assert marked(Marks(good=99, fair=95))["retention"] == "poor: fair from 95% on"
     # "teacher-compatible" means the same for everyone
-    assert marked(Marks(good=90, fair=70))["overlap"] == marked(Marks())["overlap"] != ""
+    assert marked(Marks(good=90, fair=70))["overlap_among"] == marked(Marks())["overlap_among"] != ""
 
 
 def test_the_judgement_by_overlap(report):
@@ -246,7 +248,7 @@ def judgement(report, **changes):
 def test_the_tiles_of_a_run_without_a_suite(report):
     found = tiles(make_verdict({}, record=as_report(report).record), Marks())
     assert [[one.key for one in tile] for tile in found] == [
-        ["overlap", "overlap_alone"], ["megabytes", "smaller"],
+        ["overlap_among", "overlap_alone"], ["megabytes", "times_smaller"],
     ]  # fmt: skip
     assert (found[0][0].text, found[0][1].text) == ("0.71", "0.58")
     assert found[0][0].label == "overlap@10 among the teacher's vectors"

@@ -25,7 +25,12 @@ ARGUMENTS = [
     "--disable-component-update", "--disable-sync", "--renderer-process-limit=1",
     "--host-resolver-rules=MAP * ~NOTFOUND",
 ]  # fmt: skip
-JOBS = {"index": "overlap", "corpus": "overlap", "labels": "task_score", "transplant": "megabytes"}  # first tile
+JOBS = {
+    "index": "overlap_among",
+    "corpus": "overlap_among",
+    "labels": "task_score",
+    "transplant": "megabytes",
+}  # first tile
 PAGES, WIDTHS, SCHEMES = ("report", "comparison"), (400, 1400), ("light", "dark")
 LOOKS = [(page, *look) for page in PAGES for look in zip(WIDTHS, SCHEMES, strict=True)]  # widths have no colours
 CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
@@ -60,7 +65,10 @@ def folder(tmp_path_factory):
 
     folder, report = tmp_path_factory.mktemp("pages"), as_report(sample_report())
     report.verdict = make_verdict(report.scores, report.intervals["student"], report.speed, report.record)
-    report.verdict.tokens, report.verdict.tokens_before = 27_895, 30_527  # with everything a verdict can have
+    report.verdict.vocabulary_tokens, report.verdict.vocabulary_tokens_before = (
+        27_895,
+        30_527,
+    )  # with everything a verdict can have
     run = RunFolder(folder)
     run.make()
     report.write(run)
@@ -218,18 +226,18 @@ def test_the_verdicts_numbers_are_report_jsons(opened, folder):
         "asymmetric_retention",
         "retrieval",
         "asymmetric_retrieval",
-        "speedup",
-        "document_speedup",
-        "smaller",
+        "times_faster",
+        "documents_times_faster",
+        "times_smaller",
         "worst_change",
-        "overlap",
+        "overlap_among",
         "overlap_alone",
-        "tokens",
-        "tokens_before",
+        "vocabulary_tokens",
+        "vocabulary_tokens_before",
     }
     for place, key in enumerate(keys):
         assert float(shown.nth(place).get_attribute("value")) == verdict[key]
-        digits = 2 if key.startswith("overlap") else 0 if key.startswith("tokens") else 1
+        digits = 2 if key.startswith("overlap") else 0 if key.startswith("vocabulary") else 1
         assert shown.nth(place).inner_text() == number(verdict[key], digits, sign=key == "worst_change")
     text = verdict["text"]
     assert page.locator("p.verdict").inner_text() == text[0].upper() + text[1:] + "."

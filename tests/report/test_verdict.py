@@ -37,8 +37,8 @@ def test_all_numbers():
     assert verdict.text.startswith("96.1% of the teacher's average on 2 tasks")
     assert verdict.retention == retention(student, TEACHER)["average"] == 100 * average(student) / average(TEACHER)
     assert (verdict.worst_task, round(verdict.worst_change, 9)) == ("stsb", -5.0)
-    assert (verdict.speedup, verdict.document_speedup, verdict.smaller) == (3.1, 3.1, 2.6)
-    assert verdict.within_interval is None and verdict.tasks == 2
+    assert (verdict.times_faster, verdict.documents_times_faster, verdict.times_smaller) == (3.1, 3.1, 2.6)
+    assert verdict.within_interval is None and verdict.task_count == 2
 
 
 def test_the_numbers_of_a_whole_report():
@@ -51,12 +51,12 @@ def test_the_numbers_of_a_whole_report():
 
 def test_unknown_numbers_are_none():
     verdict = make_verdict({"teacher": TEACHER, "student": column(stsb=76.0, cranfield=49.0)})
-    assert verdict.speedup is verdict.smaller is verdict.asymmetric_retention is None
+    assert verdict.times_faster is verdict.times_smaller is verdict.asymmetric_retention is None
     assert make_verdict({}).text == "not evaluated"
     sizes = {"teacher": ModelSize(parameters=26_000_000), "student": ModelSize(parameters=10_000_000)}
-    assert make_verdict({}, None, Speed(models=sizes), RunRecord(teacher=TeacherRecord("x"))).smaller == 2.6
+    assert make_verdict({}, None, Speed(models=sizes), RunRecord(teacher=TeacherRecord("x"))).times_smaller == 2.6
     unusable = make_verdict({}, None, Speed(ratio={"query": float("nan"), "document": 0.0}))
-    assert unusable.speedup is unusable.document_speedup is None
+    assert unusable.times_faster is unusable.documents_times_faster is None
 
 
 def test_an_average_over_fewer_tasks_is_compared_with_no_other():
@@ -98,7 +98,7 @@ def test_the_interval_of_the_average(interval):
 
 def test_tasks_that_only_one_was_scored_on_are_left_out():
     verdict = make_verdict({"teacher": TEACHER, "student": column(stsb=76.0)})
-    assert (verdict.retention, verdict.tasks) == (95.0, 1) and verdict.text.endswith("on 1 of 2 tasks")
+    assert (verdict.retention, verdict.task_count) == (95.0, 1) and verdict.text.endswith("on 1 of 2 tasks")
 
 
 SENTENCE = (
@@ -112,16 +112,16 @@ def test_without_a_suite_the_overlap_is_the_verdict():
     record = replace(RECORD, overlap=sample_judgement())
     verdict = make_verdict({}, record=record)
     assert verdict.text == SENTENCE + BEFORE
-    assert (verdict.overlap, verdict.overlap_alone) == (0.71, 0.58) and verdict.retention is None
+    assert (verdict.overlap_among, verdict.overlap_alone) == (0.71, 0.58) and verdict.retention is None
     with_suite = make_verdict({"teacher": TEACHER, "student": TEACHER}, record=record)
-    assert with_suite.text == "100.0% of the teacher's average on 2 tasks" and with_suite.overlap == 0.71
+    assert with_suite.text == "100.0% of the teacher's average on 2 tasks" and with_suite.overlap_among == 0.71
     task = LabelledScores("intents", "classification", 9, {"student": {"accuracy": 0.978}})
     labelled = make_verdict({"student": column(intents=97.8)}, record=replace(record, supervised=task))
-    assert labelled.text == "accuracy 97.8 on intents" and labelled.overlap is None
+    assert labelled.text == "accuracy 97.8 on intents" and labelled.overlap_among is labelled.overlap_alone is None
     own = replace(sample_judgement(), student=Overlap(alone=OverlapShare(0.5, 0.4, 0.6)), start=None)
     apart = make_verdict({}, record=RunRecord(overlap=own))
     assert apart.text == "finds 0.50 of the teacher's ten nearest with its own vectors (overlap@10) [0.40, 0.60]"
-    assert (apart.overlap, apart.overlap_alone) == (0.5, None)
+    assert (apart.overlap_among, apart.overlap_alone) == (None, 0.5)
 
 
 def test_an_index_is_judged_by_overlap_and_not_by_averages_of_its_own_texts():

@@ -177,7 +177,7 @@ def test_a_student_of_higher_overlap_is_trained_on(tiny_recipe, tmp_path, monkey
     measure = validation.teacher_distance
 
     def found(*arguments):
-        return {**measure(*arguments), "distance": 0.5, "overlap": next(shares)}
+        return {**measure(*arguments), "distance": 0.5, "overlap_of_validation_texts": next(shares)}
 
     monkeypatch.setattr(validation, "teacher_distance", found)
     monkeypatch.setattr("distilvec.train.length.TEXTS_SEEN", 10 * 168)

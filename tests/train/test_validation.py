@@ -69,7 +69,7 @@ def test_overlap_is_what_a_search_by_hand_finds(parts):
         ranked = np.argsort(-(theirs @ vectors[row]), kind="stable")
         return {*ranked[ranked != row][:10].tolist()}
 
-    found = teacher_distance(encoder, data, accelerator, 16)["overlap"]
+    found = teacher_distance(encoder, data, accelerator, 16)["overlap_of_validation_texts"]
     shares = [len(nearest_rows(ours, row) & nearest_rows(theirs, row)) / 10 for row in range(len(rows))]
     assert found == pytest.approx(np.mean(shares), abs=1e-6) and 0.1 < found < 1
     assert overlap_found(torch.from_numpy(theirs), torch.from_numpy(theirs)) == 1.0
@@ -101,7 +101,7 @@ def test_an_index_of_vectors_of_several_lengths_is_validated_by_its_similarity(t
 def test_too_few_rows_have_no_overlap(parts):
     _, encoder, data, accelerator = parts
     few = replace(data, holdout_rows=data.holdout_rows[:20])
-    assert "overlap" not in teacher_distance(encoder, few, accelerator, 16)
+    assert "overlap_of_validation_texts" not in teacher_distance(encoder, few, accelerator, 16)
 
 
 def test_no_distance_between_two_spaces(parts):
@@ -144,7 +144,7 @@ def test_the_student_that_ships(tiny_recipe, tmp_path, monkeypatch, method):
 
     def worse(*arguments):
         found = measure(*arguments)
-        return dict.fromkeys(found.keys() - {"overlap"}, next(values))
+        return dict.fromkeys(found.keys() - {"overlap_of_validation_texts"}, next(values))
 
     monkeypatch.setattr(validation, "teacher_distance", worse)
     loop = make_loop(tiny_recipe(method__name=method, train__epochs=3), tmp_path / "run")
@@ -171,14 +171,16 @@ def test_small_losses_of_overlap_do_not_add_up(tiny_recipe, tmp_path, monkeypatc
     measure = validation.teacher_distance
 
     def nearer_with_less_overlap(*arguments):
-        return {**measure(*arguments), "distance": next(distances), "overlap": next(shares)}
+        return {**measure(*arguments), "distance": next(distances), "overlap_of_validation_texts": next(shares)}
 
     monkeypatch.setattr(validation, "teacher_distance", nearer_with_less_overlap)
     loop = make_loop(tiny_recipe(train__epochs=4), tmp_path / "run")
     saved: list[int] = []
     loop.hooks = replace(loop.hooks, save=lambda name: saved.append(loop.state.best_step))
     loop.run()
-    lines = [line for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "eval/overlap" in line]
+    lines = [
+        line for line in read_metrics(RunFolder(tmp_path / "run").metrics) if "eval/overlap_of_validation_texts" in line
+    ]
     assert len(lines) > 3 and saved == [line["step"] for line in lines[:2]], "0.600 and 0.585, not 0.570"
 
 

@@ -9,10 +9,12 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from refusals import refused
 
+import distilvec
 from distilvec.__main__ import run_command
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files
@@ -293,7 +295,13 @@ def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkey
     comparison = compare_runs([out])
     assert {row.run: row.seeds for row in comparison.rows} == {"pooling=mean": 2, "pooling=cls": 2}
     assert all(row.distance_std > 0 and row.steps == 4 for row in comparison.rows)
-    assert comparison.tasks == [] and "No run was evaluated" in comparison.notes[0]
+    assert comparison.tasks == [] and "overlap@10" in comparison.notes[0]
+    best, next_best = (row.overlap_alone for row in comparison.rows)
+    assert best.low <= best.mean <= best.high and best.std is not None and best.mean >= next_best.mean
+    of_seeds = [distilvec.result(folder).verdict.overlap_alone for folder in comparison.rows[0].folders]
+    assert best.mean == pytest.approx(np.mean(of_seeds))
+    assert "overlap@10 alone" in repr(comparison) and "(overlap@10 alone)" in comparison.verdict
+    assert all(row.overlap_alone is not None for row in comparison.baselines)
 
 
 OWN_METHOD = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +16,11 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError, about, first_line, plain_errors
 from distilvec.core.model_name import ModelName
 from distilvec.core.run_folder import RunFolder
-from distilvec.evaluation.evaluator import Sample, Score
+from distilvec.evaluation.evaluator import Sample
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load_model
 from distilvec.report.record import RunRecord, read_run_record
+from distilvec.report.scores import Scores
 from distilvec.report.values import Report, Verdict, read_report
 
 
@@ -82,9 +83,9 @@ class FinishedRun:
         return self.files.student
 
     @property
-    def scores(self) -> Mapping[str, Sequence[Score]]:
+    def scores(self) -> Scores:
         """Scores by model, times 100: the report's, else those of the record."""
-        return self.report.scores or self.record.scores
+        return Scores(self.report.scores or self.record.scores, self.problems)
 
     @property
     def verdict(self) -> Verdict:

@@ -21,7 +21,7 @@ from distilvec.report.sections.training import metric_values
 from distilvec.report.tables import number
 from distilvec.report.values import Report, Verdict
 from distilvec.report.verdicts import Reason, index_advice, index_reason
-from distilvec.train.metrics import OVERLAP_BY_CHANCE, watched_metric
+from distilvec.train.metrics import OVERLAP_BY_CHANCE, VALIDATION_OVERLAP, watched_metric
 
 FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the average
 HELPS = 1.0  # percent that the teacher's documents add
@@ -152,7 +152,7 @@ def far_below_the_teacher(report: Report) -> str:
     if teacher - student < FAR_BELOW:
         return ""
     ways = "label more rows"
-    if report.verdict is not None and report.verdict.smaller is not None and report.verdict.smaller > 1:
+    if report.verdict is not None and report.verdict.times_smaller is not None and report.verdict.times_smaller > 1:
         ways = "take a larger one (student.layers), or label more rows"
     return f"The student ({number(student, 1)}) is far below its teacher ({number(teacher, 1)}): {ways}."
 
@@ -220,7 +220,7 @@ def still_better(report: Report) -> str:
         change = f"{number(before.value, 4)} to {number(last.value, 4)}"
         return f"The validation {last.title} still improved at the end ({change}): train longer (train.epochs)."
     # The student with the higher overlap@10 is the better one, and is saved (train/start.py)
-    overlap = dict(metric_values(report.history, "eval/overlap"))
+    overlap = dict(metric_values(report.history, f"eval/{VALIDATION_OVERLAP}"))
     gain = overlap.get(last_step, 0.0) - overlap.get(best_step, 0.0)
     if best_step < 0.7 * last_step and last.is_worse_than(best, STILL) and gain <= OVERLAP_BY_CHANCE:
         is_labelled = report.record is not None and report.record.supervised is not None

@@ -39,7 +39,7 @@ MOST_TASKS = 3  # in the leaderboard of a page
 MOST_DIGITS = 4  # of a small cost
 PLAIN = (
     "parameters", "megabytes", "milliseconds", "texts_per_second", "minutes", "texts", "steps", "distance",
-    "distance_std",
+    "distance_std", "overlap_among", "overlap_alone",
 )  # fmt: skip
 
 
@@ -83,9 +83,25 @@ AXES = {
 }
 
 Number = int | float | None
+OVERLAPS = {"overlap_among": "overlap@10 among the teacher's", "overlap_alone": "overlap@10 alone"}
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MeanOverlap:
+    """overlap@10 of a row: the mean over seeds, of its interval as well; the deviation is None for a single seed."""
+
+    mean: float
+    low: float
+    high: float
+    std: float | None = None
+
+    @property
+    def interval(self) -> str:
+        """The interval as text."""
+        return f"[{number(self.low)}, {number(self.high)}]"
 
 
 @dataclass
@@ -98,6 +114,7 @@ class Row:
     minutes, texts, steps: of training one seed
     marks: stars of significant differences from the reference, by task and average
     distance: to the teacher on validation texts
+    overlap_among, overlap_alone: of held-out texts, among the teacher's vectors and with the student's own
     """
 
     run: str
@@ -117,6 +134,8 @@ class Row:
     marks: dict[str, str] = field(default_factory=dict)
     distance: Number = None
     distance_std: Number = None
+    overlap_among: MeanOverlap | None = None
+    overlap_alone: MeanOverlap | None = None
     folders: list[str] = field(default_factory=list)
 
 
@@ -164,7 +183,9 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Which run leads on average, or that none does, and why."""
+        """Which run leads on average, or that none does, and why; without scores by overlap@10 alone."""
+        if not self.tasks:
+            return _overlap_leader(self.rows)
         return leader_sentence(self.leads.get(AVERAGE), len(self.rows))
 
     def wins(self, row: Row, task: str) -> bool:
@@ -192,6 +213,22 @@ class Comparison:
         return comparison_html(self)
 
 
+def _overlap_leader(rows: Sequence[Row]) -> str:
+    """Say which row finds most with its own vectors; no winner where its interval meets the next row's."""
+    ranked = [(row.run, row.overlap_alone) for row in rows if row.overlap_alone is not None]
+    ranked.sort(key=lambda pair: -pair[1].mean)
+    if len(ranked) < 2:
+        return ""
+    (first, best), (second, next_best) = ranked[:2]
+    numbers = (
+        f"{first} {number(best.mean)} {best.interval}, {second} {number(next_best.mean)} {next_best.interval} "
+        "(overlap@10 alone)"
+    )
+    if best.low <= next_best.high:
+        return f"No winner yet: the intervals meet. {numbers}."
+    return f"{first} finds most of its teacher's ten nearest: {numbers}."
+
+
 # -- tables ----------------------------------------------------------------------------------------------------------
 
 
@@ -199,7 +236,7 @@ class Comparison:
 class BoardColumn:
     """A column of the leaderboard, the cells of the baselines in `foot`; a task may have the title of another column.
 
-    kind: "name", "seeds", "task", "average", or "cost"
+    kind: "name", "seeds", "task", "average", "overlap", or "cost"
     """
 
     kind: str
@@ -213,7 +250,7 @@ def leaderboard(comparison: Comparison) -> Table:
 
     A score is bold if its lead over every other run is outside the interval, a cost if it is the best.
     """
-    return _leaderboard_table("leaderboard", "Runs, best average first", _board_columns(comparison))
+    return _leaderboard_table("leaderboard", _board_caption(comparison), _board_columns(comparison))
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
@@ -224,12 +261,16 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     tasks = [column for column in columns if column.kind == "task"]
     costs = [column for column in columns if column.kind == "cost"]
     scores = [column for column in columns if column.kind != "cost" and not (many and column.kind == "task")]
-    tables = [_leaderboard_table("leaderboard", "Runs, best average first", scores)]
+    tables = [_leaderboard_table("leaderboard", _board_caption(comparison), scores)]
     if many:
         tables.append(_leaderboard_table("task-table", "Scores by task", [*runs, *tasks]))
     if costs:
         tables.append(_leaderboard_table("cost-table", "Size, speed and training", [*runs, *costs]))
     return tables
+
+
+def _board_caption(comparison: Comparison) -> str:
+    return f"Runs, best {'average' if comparison.tasks else 'overlap@10 alone'} first"
 
 
 def _leaderboard_table(name: str, caption: str, columns: Sequence[BoardColumn]) -> Table:
@@ -277,6 +318,8 @@ def _cells(comparison: Comparison, rows: Sequence[Row], is_ranked: bool) -> dict
         ]
     for average, title in ((AVERAGE, "% of teacher"), (RETRIEVAL, "retrieval, %")):
         columns["average", f"{title}, asymmetric"] = [_mean_cell(row.asymmetric.get(average), None, 1) for row in rows]
+    for key, title in OVERLAPS.items():
+        columns["overlap", title] = [_overlap_cell(getattr(row, key)) for row in rows]
     for cost in COSTS:
         columns["cost", cost.title] = _cost_cells(rows, cost, is_ranked)
     return columns
@@ -287,6 +330,14 @@ def _mean_cell(value: Number, deviation: Number, digits: int, is_best: bool = Fa
     cell = number_cell(value, digits)
     note = "" if deviation is None else f"± {number(deviation, digits)}"
     return Cell(cell.text, cell.value, note, "best" if is_best else "")
+
+
+def _overlap_cell(overlap: MeanOverlap | None) -> Cell:
+    """Return overlap@10 with its interval, and the deviation over seeds if there are several."""
+    if overlap is None:
+        return number_cell(None)
+    deviation = "" if overlap.std is None else f"± {number(overlap.std, 3)} "
+    return Cell(number(overlap.mean), overlap.mean, f"{deviation}{overlap.interval}")
 
 
 def _cost_cells(rows: Sequence[Row], cost: Cost, is_ranked: bool) -> list[Cell]:
@@ -409,7 +460,9 @@ def flat_rows(comparison: Comparison) -> list[list[Any]]:
         for task in tasks:
             line += [row.mean.get(task), row.std.get(task), row.marks.get(task)]
             line += [row.retention.get(task), row.asymmetric.get(task)]
-        line += [getattr(row, key) for key in PLAIN]
+        for key in PLAIN:
+            value = getattr(row, key)
+            line.append(value.mean if isinstance(value, MeanOverlap) else value)
         lines.append(line)
     return lines
 

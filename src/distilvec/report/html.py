@@ -69,14 +69,14 @@ TILES = {  # key of the verdict: what follows the number; the first key of a gro
     "asymmetric_retention": ("%", "with the teacher's documents"),
     "retrieval": ("%", "of the teacher's retrieval score"),
     "asymmetric_retrieval": ("%", "with the teacher's documents"),
-    "overlap": ("", "{overlap_label}"),
-    "overlap_alone": ("", "with its own vectors"),
-    "speedup": (" times", "the teacher's speed on queries"),
-    "document_speedup": (" times", "on documents"),
+    "overlap_among": ("", "overlap@10 among the teacher's vectors"),
+    "overlap_alone": ("", "overlap@10 with its own vectors"),
+    "times_faster": (" times", "the teacher's speed on queries"),
+    "documents_times_faster": (" times", "on documents"),
     "megabytes": (" MB", "of weights in float32"),
-    "smaller": (" times", "fewer parameters than the teacher"),
-    "tokens": ("", "tokens in the vocabulary"),
-    "tokens_before": ("", "tokens before"),
+    "times_smaller": (" times", "fewer parameters than the teacher"),
+    "vocabulary_tokens": ("", "tokens in the vocabulary"),
+    "vocabulary_tokens_before": ("", "tokens before"),
     "worst_change": ("%", "on {worst_task}, the lowest task"),
     "teacher_cost": ("", "paid for the teacher's vectors"),
     "teacher_tokens": ("", "tokens sent to the teacher"),
@@ -87,14 +87,14 @@ NOTES = {
     "asymmetric_retention",
     "asymmetric_retrieval",
     "overlap_alone",
-    "document_speedup",
-    "smaller",
-    "tokens_before",
+    "documents_times_faster",
+    "times_smaller",
+    "vocabulary_tokens_before",
     "teacher_requests",
 }
 DIGITS = {
-    "teacher_cost": 2, "teacher_tokens": 0, "teacher_requests": 0, "overlap": 2, "overlap_alone": 2, "tokens": 0,
-    "tokens_before": 0,
+    "teacher_cost": 2, "teacher_tokens": 0, "teacher_requests": 0, "overlap_among": 2, "overlap_alone": 2,
+    "vocabulary_tokens": 0, "vocabulary_tokens_before": 0,
 }  # fmt: skip
 Draw = Callable[[Figure], str]
 
@@ -148,7 +148,7 @@ def tiles(verdict: Verdict, marks: Marks) -> list[list[Tile]]:
     A note without its tile's number gets a tile of its own.
     """
     thresholds = {
-        "overlap": Marks(FITS, DOUBTFUL),  # "teacher-compatible" means the same here, on the card and in `check`
+        "overlap_among": Marks(FITS, DOUBTFUL),  # "teacher-compatible" means the same here, on the card and in `check`
         "retention": marks,
     }
     groups: list[list[Tile]] = []
@@ -158,6 +158,8 @@ def tiles(verdict: Verdict, marks: Marks) -> list[list[Tile]]:
         keys.sort(key=lambda key: not key.startswith("overlap"))  # what the owner of an index looks for
     for key in keys:
         unit, label = TILES[key]
+        if key == "overlap_among" and verdict.of_index:
+            label = "overlap@10 in the index"
         value = getattr(verdict, key)
         if key not in NOTES:
             has_tile = value is not None

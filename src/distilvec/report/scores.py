@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from distilvec.config.score_columns import SCORE_COLUMNS
@@ -15,18 +15,81 @@ from distilvec.evaluation.aggregate import (
     RETRIEVAL,
     averages,
     retention,
+    type_averages,
     without_index_tasks,
 )
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.significance import significance_mark
 from distilvec.evaluation.tasks import TaskFailure
-from distilvec.report.tables import Cell, Table, make_table, number, number_cell, to_frame, words
+from distilvec.report.tables import (
+    Cell,
+    Table,
+    html_list,
+    make_table,
+    number,
+    number_cell,
+    to_frame,
+    to_html,
+    to_text,
+    words,
+)
 from distilvec.report.values import Changes
 
 T = TypeVar("T")
 
-Scores = Mapping[str, Sequence[Score]]  # by model
+ScoresByModel = Mapping[str, Sequence[Score]]
+
+
+@dataclass(frozen=True, repr=False)
+class Scores(Mapping[str, Sequence[Score]]):
+    """Scores by model (teacher, student, asymmetric), and the tasks that could not be scored, or only in part.
+
+    `also` names further metrics that tables show, by type of task.
+    """
+
+    columns: Mapping[str, Sequence[Score]]
+    problems: Sequence[TaskFailure] = ()
+    also: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def __getitem__(self, model: str) -> Sequence[Score]:
+        return self.columns[model]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def averages(self) -> dict[str, dict[str, Any]]:
+        """Return the averages by model: all, by_type, retrieval, in and out of domain, and the mean of each type.
+
+        {} of a model that lacks a score on some task.
+        """
+        by_model: dict[str, dict[str, Any]] = {}
+        for name, means in complete_averages(self.columns).items():
+            by_model[name] = {**means, "types": type_averages(self.columns[name])} if means else {}
+        return by_model
+
+    def __repr__(self) -> str:
+        table = to_text(score_table(self.columns, also=self.also)) if self._has_scores else "no scores"
+        return "\n".join([table, *self._note_lines()])
+
+    def _repr_html_(self) -> str:
+        table = to_html(score_table(self.columns, also=self.also)) if self._has_scores else "<p>no scores</p>"
+        return f"{table}\n{html_list(self._note_lines())}"
+
+    @property
+    def _has_scores(self) -> bool:
+        return any(self.columns.values())
+
+    def _note_lines(self) -> list[str]:
+        remarks = [f"note: {remark}" for remark in score_remarks(self.columns)]
+        return [*remarks, *(f"problem: {problem_text(problem)}" for problem in self.problems)]
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame: task, type, metric and one column for each model, in points."""
+        return score_frame(self.columns)
 
 
 def models_in_order(by_model: Mapping[str, T]) -> dict[str, T]:
@@ -76,7 +139,7 @@ class AverageRow:
     shares: dict[str, float | None]
 
 
-def task_scores(scores: Scores, also: Mapping[str, Sequence[str]] | None = None) -> list[TaskScore]:
+def task_scores(scores: ScoresByModel, also: Mapping[str, Sequence[str]] | None = None) -> list[TaskScore]:
     """Return every main metric as a row, and the metrics that `also` names by type of task.
 
     Rows of a task stand together, its main metrics first.
@@ -97,7 +160,9 @@ def task_scores(scores: Scores, also: Mapping[str, Sequence[str]] | None = None)
 
 
 def score_table(
-    scores: Scores, intervals: Mapping[str, Changes] | None = None, also: Mapping[str, Sequence[str]] | None = None
+    scores: ScoresByModel,
+    intervals: Mapping[str, Changes] | None = None,
+    also: Mapping[str, Sequence[str]] | None = None,
 ) -> Table:
     """Return one row per task and metric, one column per model, then averages and their share of the teacher's.
 
@@ -167,7 +232,7 @@ def _score_row(
     return cells
 
 
-def average_rows(scores: Scores) -> list[AverageRow]:
+def average_rows(scores: ScoresByModel) -> list[AverageRow]:
     """Return the averages in and out of domain, by type, of retrieval, and over all tasks.
 
     A model without a score on every task has no average: it would be compared with averages over other tasks.
@@ -184,7 +249,7 @@ def average_rows(scores: Scores) -> list[AverageRow]:
     return [row for row in rows if row is not None]
 
 
-def complete_averages(scores: Scores) -> dict[str, dict[str, float]]:
+def complete_averages(scores: ScoresByModel) -> dict[str, dict[str, float]]:
     """Return the averages by model, of models with a score on every task that some model has; {} for the others.
 
     An average over fewer tasks would be compared with the others. Tasks that are made of an index itself do not count.
@@ -197,7 +262,7 @@ def complete_averages(scores: Scores) -> dict[str, dict[str, float]]:
     return by_model
 
 
-def _average_row(label: str, name: str, scores: Scores, tasks: int, is_tested: bool) -> AverageRow | None:
+def _average_row(label: str, name: str, scores: ScoresByModel, tasks: int, is_tested: bool) -> AverageRow | None:
     """Return an average of models with `tasks` scores; None where no model has this average at all."""
     means = {model: averages(column).get(AVERAGES[name]) for model, column in scores.items()}
     if all(mean is None for mean in means.values()):
@@ -222,7 +287,7 @@ def _share_label(mean: AverageRow) -> str:
     return f"% of teacher, {mean.name.removeprefix(AVERAGE).strip()}"
 
 
-def left_out_text(averaged: Collection[str], scores: Scores) -> str:
+def left_out_text(averaged: Collection[str], scores: ScoresByModel) -> str:
     """Say which tasks an average over `averaged` lacks of those in the student's average score; "" if it has all."""
     tasks = list(dict.fromkeys(score.task for score in without_index_tasks(scores.get("student", ()))))
     missing = [task for task in tasks if task not in averaged]
@@ -231,7 +296,7 @@ def left_out_text(averaged: Collection[str], scores: Scores) -> str:
     return f"Averages are over {len(tasks) - len(missing)} of {len(tasks)} tasks, without {', '.join(missing)}."
 
 
-def score_frame(scores: Scores) -> Any:
+def score_frame(scores: ScoresByModel) -> Any:
     """Return a pandas DataFrame in points: task, type, metric, one column per model; one row per task and metric."""
     rows: dict[tuple[str, str, str], dict[str, float]] = {}
     for model, column in scores.items():
@@ -254,7 +319,7 @@ def task_table(supervised: LabelledScores | None) -> Table:
     return make_table("task-table", title, records, {"Metric": "name", **columns}, across=True)
 
 
-def score_remarks(scores: Scores) -> list[str]:
+def score_remarks(scores: ScoresByModel) -> list[str]:
     """Return what a reader of the scores should know, such as texts that were left out, by task and models."""
     models_of: dict[tuple[str, str], list[str]] = {}
     for model, column in scores.items():

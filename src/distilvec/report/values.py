@@ -29,7 +29,7 @@ from distilvec.evaluation.text_distances import TextDistances
 from distilvec.report.json_values import from_json, read_value, to_json
 from distilvec.report.record import RUN_AGAIN, RunRecord
 
-REPORT_FORMAT = 6
+REPORT_FORMAT = 7
 MetricsLine = dict[str, int | float | str | None]  # of metrics.jsonl: step, epoch, and numbers by name
 
 
@@ -190,23 +190,23 @@ class Marks:
     fair: float = 80.0
 
 
-@dataclass
+@dataclass(repr=False)
 class Verdict:
     """The verdict in one sentence, and its numbers; None where a number is not known.
 
     task_score, task_metric, task: the student on a labelled task, times 100; teacher_score: the teacher
-    overlap, overlap_alone: the shares of the teacher's ten nearest neighbours that the student finds among the
-        teacher's vectors and alone; without a common space `overlap` is the latter. `overlap_label` says which.
+    overlap_among, overlap_alone: the shares of the teacher's ten nearest neighbours that the student finds among the
+        teacher's vectors, in a common space, and among its own
     of_index: the ten nearest are those of an index, and what its owner looks for first
-    task_score_interval, overlap_interval, retention_interval: of the numbers of these names, at 95%
+    task_score_interval, retention_interval, ...: of the numbers of these names, at 95%
     retention, asymmetric_retention: percent of the teacher's average, over the tasks that both were scored on
     retrieval, asymmetric_retrieval: the same over the retrieval tasks, if there are others as well
-    tasks: their number; coverage: " on 1 of 3 tasks" where they are fewer than were scored for some model
+    task_count: their number; coverage: " on 1 of 3 tasks" where they are fewer than were scored for some model
     worst_task, worst_change: the lowest retention, as a change in percent
-    speedup, document_speedup: the teacher's time over the student's, for queries and for documents
-    smaller: the teacher's parameters over the student's, unless they are about as many
+    times_faster, documents_times_faster: the teacher's time over the student's, for queries and for documents
+    times_smaller: the teacher's parameters over the student's, unless they are about as many
     megabytes: the student's weights in float32
-    tokens, tokens_before: in the student's vocabulary, and in its teacher's, if they differ
+    vocabulary_tokens, vocabulary_tokens_before: of the student, and of its teacher, if they differ
     teacher_requests, teacher_tokens, teacher_cost: what teachers behind an API took; without a price no cost
     reason: of an index whether the student fits or why not, and "brought nothing" (report/advice.py)
     within_interval: the confidence interval of the difference of averages contains 0
@@ -218,32 +218,35 @@ class Verdict:
     teacher_score: float | None = None
     task_metric: str | None = None
     task: str | None = None
-    overlap: float | None = None
+    overlap_among: float | None = None
+    overlap_among_interval: tuple[float, float] | None = None
     overlap_alone: float | None = None
-    overlap_label: str | None = None
+    overlap_alone_interval: tuple[float, float] | None = None
     of_index: bool = False
-    overlap_interval: tuple[float, float] | None = None
     retention_interval: tuple[float, float] | None = None
     retention: float | None = None
     asymmetric_retention: float | None = None
     retrieval: float | None = None
     asymmetric_retrieval: float | None = None
-    speedup: float | None = None
-    document_speedup: float | None = None
-    smaller: float | None = None
+    times_faster: float | None = None
+    documents_times_faster: float | None = None
+    times_smaller: float | None = None
     megabytes: float | None = None
-    tokens: float | None = None
-    tokens_before: float | None = None
+    vocabulary_tokens: float | None = None
+    vocabulary_tokens_before: float | None = None
     teacher_requests: float | None = None
     teacher_tokens: float | None = None
     teacher_cost: float | None = None
     worst_task: str | None = None
     worst_change: float | None = None
     within_interval: bool | None = None
-    tasks: int = 0
+    task_count: int = 0
     coverage: str = ""
     advice: list[str] = field(default_factory=list)
     reason: str | None = None
+
+    def __repr__(self) -> str:
+        return "\n".join([self.text, *self.advice])
 
 
 @dataclass

@@ -28,7 +28,7 @@ from distilvec.evaluation.significance import least_p, share_interval
 from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.report.record import RunRecord, StageRecord
-from distilvec.report.scores import Scores, shared
+from distilvec.report.scores import ScoresByModel, shared
 from distilvec.report.tables import number
 from distilvec.report.values import Changes, Verdict, VocabularyChange
 from distilvec.teachers.agreement import Disagreement
@@ -47,7 +47,7 @@ Reason = Literal["fits", "in part", "own space", "chance", "far", "fitted", "not
 
 
 def make_verdict(
-    scores: Scores,
+    scores: ScoresByModel,
     changes: Changes | None = None,
     speed: Speed | None = None,
     record: RunRecord | None = None,
@@ -71,7 +71,7 @@ def make_verdict(
         asymmetric_retention=with_documents.get(AVERAGE),
         retrieval=alone.get(RETRIEVAL),
         asymmetric_retrieval=with_documents.get(RETRIEVAL),
-        tasks=len(judged),
+        task_count=len(judged),
     )
     if len(shared(asymmetric, teacher)[0]) < len(judged):
         verdict.asymmetric_retention = None  # over fewer tasks than the student's own
@@ -98,11 +98,11 @@ def make_verdict(
     verdict.teacher_tokens = _sum(api.tokens for api in apis)
     verdict.teacher_cost = _sum(api.cost for api in apis)
     if vocabulary is not None:
-        verdict.tokens = vocabulary.after.vocabulary.size
-        verdict.tokens_before = vocabulary.before.vocabulary.size
+        verdict.vocabulary_tokens = vocabulary.after.vocabulary.size
+        verdict.vocabulary_tokens_before = vocabulary.before.vocabulary.size
     if speed is not None:
-        verdict.speedup = _positive(speed.ratio.get("query"))
-        verdict.document_speedup = _positive(speed.ratio.get("document"))
+        verdict.times_faster = _positive(speed.ratio.get("query"))
+        verdict.documents_times_faster = _positive(speed.ratio.get("document"))
     verdict.text = "; ".join(_sentences(verdict, student, scores.get("asymmetric", ()), record)) or "not evaluated"
     return verdict
 
@@ -113,8 +113,8 @@ def _sentences(verdict: Verdict, student: Sequence[Score], searched: Sequence[Sc
     if verdict.task is not None:
         teacher = "" if verdict.teacher_score is None else f", the teacher's {verdict.teacher_score:.1f}"
         parts.append(f"{verdict.task_metric} {verdict.task_score:.1f} on {verdict.task}{teacher}")
-    if verdict.retention is not None and (verdict.task is None or verdict.tasks > 1):
-        tasks = verdict.coverage or (" on 1 task" if verdict.tasks == 1 else f" on {verdict.tasks} tasks")
+    if verdict.retention is not None and (verdict.task is None or verdict.task_count > 1):
+        tasks = verdict.coverage or (" on 1 task" if verdict.task_count == 1 else f" on {verdict.task_count} tasks")
         within = " (no measurable difference)" if verdict.within_interval else ""
         parts.append(f"{verdict.retention:.1f}% of the teacher's average{tasks}{within}")
         if verdict.retrieval is not None:
@@ -123,7 +123,7 @@ def _sentences(verdict: Verdict, student: Sequence[Score], searched: Sequence[Sc
                 more = f", {verdict.asymmetric_retrieval:.1f}% with the teacher's documents"
             parts.append(f"{verdict.retrieval:.1f}% on retrieval{more}")
     elif student and record.supervised is None:
-        parts.append(f"{average(student):.1f} on average{verdict.coverage or f' over {verdict.tasks} tasks'}")
+        parts.append(f"{average(student):.1f} on average{verdict.coverage or f' over {verdict.task_count} tasks'}")
 
     judgement = record.overlap
     if judgement is None:
@@ -164,20 +164,14 @@ def _add_task_score(verdict: Verdict, supervised: LabelledScores | None) -> None
 
 
 def _add_overlap(verdict: Verdict, judgement: Judgement | None) -> None:
-    if judgement is None or judgement.share is None or verdict.task is not None:  # labels have another aim
+    if judgement is None or verdict.task is not None:  # labels have another aim
         return
-    among, alone = judgement.student.among, judgement.student.alone
-    verdict.overlap = judgement.share.mean
-    verdict.overlap_interval = (judgement.share.low, judgement.share.high)
-    if among is not None and alone is not None:
-        verdict.overlap_alone = alone.mean
     verdict.of_index = judgement.origin == "index"
-    if verdict.of_index:
-        verdict.overlap_label = "overlap@10 in the index"
-    elif among is not None:
-        verdict.overlap_label = "overlap@10 among the teacher's vectors"
-    else:
-        verdict.overlap_label = "overlap@10 with its own vectors"
+    among, alone = judgement.student.among, judgement.student.alone
+    if among is not None:
+        verdict.overlap_among, verdict.overlap_among_interval = among.mean, (among.low, among.high)
+    if alone is not None:
+        verdict.overlap_alone, verdict.overlap_alone_interval = alone.mean, (alone.low, alone.high)
 
 
 def _add_sizes(verdict: Verdict, record: RunRecord, speed: Speed | None) -> None:
@@ -194,7 +188,7 @@ def _add_sizes(verdict: Verdict, record: RunRecord, speed: Speed | None) -> None
     if not teacher and "teacher" in sizes:
         teacher = sizes["teacher"].parameters
     if teacher and teacher > 1.05 * student and not is_unread:
-        verdict.smaller = teacher / student
+        verdict.times_smaller = teacher / student
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -20,6 +20,7 @@ from distilvec.core.files import write_file
 
 KEY = "metrics.jsonl"
 TEXTS = ("kind", "warning", "watched", "better")  # keys of a line whose values are texts
+VALIDATION_OVERLAP = "overlap_of_validation_texts"  # among themselves; the name of a number of each validation
 OVERLAP_BY_CHANCE = 0.02  # an overlap@10 that differs by less is the same
 Callback = Callable[[int, dict[str, float]], object]  # (step, metrics by name), called for every line but warnings
 

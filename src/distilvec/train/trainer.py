@@ -28,7 +28,7 @@ from distilvec.train.checkpoint import Progress, load_checkpoint, save_checkpoin
 from distilvec.train.dataset import TrainingData, TrainingRows
 from distilvec.train.distillation import StepGradients, prepare_distillation
 from distilvec.train.length import CLOSEST_JUDGED, FLAT, FLAT_VALIDATIONS, decay_steps
-from distilvec.train.metrics import OVERLAP_BY_CHANCE, Callback, Metric, MetricsLog, RunningMeans
+from distilvec.train.metrics import OVERLAP_BY_CHANCE, VALIDATION_OVERLAP, Callback, Metric, MetricsLog, RunningMeans
 from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor, OptionMonitor
 from distilvec.train.optimizer import (
     build_optimizer,
@@ -373,7 +373,7 @@ class Trainer:
         if metric.higher_is_better is None:
             is_best = state.step > 0 or self.total_steps == 0
         else:
-            state.last = Standing(metric, numbers.get("overlap", 0.0))
+            state.last = Standing(metric, numbers.get(VALIDATION_OVERLAP, 0.0))
             if state.step == 0:
                 state.start = state.last
             is_best = is_candidate and state.last.is_better_than(state.best)

@@ -21,7 +21,7 @@ from distilvec.losses.relations import similarity_gaps
 from distilvec.losses.supervised import task_loss
 from distilvec.students.encoder import Encoder
 from distilvec.train.dataset import TrainingData
-from distilvec.train.metrics import Metric
+from distilvec.train.metrics import VALIDATION_OVERLAP, Metric
 
 ROWS_SEARCHED = 1024  # together: their scores against all texts are in memory
 
@@ -124,7 +124,7 @@ def teacher_distance(
     chosen = np.sort(np.unique(data.corpus.origins[rows], return_index=True)[1])
     if vectors is not None and len(chosen) > FEWEST_CANDIDATES:
         student_vectors, teacher_vectors = processes.total(vectors)[:, torch.from_numpy(chosen).to(vectors.device)]
-        metrics["overlap"] = overlap_found(student_vectors, teacher_vectors, data.similarity)
+        metrics[VALIDATION_OVERLAP] = overlap_found(student_vectors, teacher_vectors, data.similarity)
     return metrics
 
 

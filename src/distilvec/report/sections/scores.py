@@ -18,7 +18,7 @@ from distilvec.evaluation.aggregate import (
 from distilvec.evaluation.evaluator import Score
 from distilvec.report.figures import DotPoint, dots_figure
 from distilvec.report.scores import (
-    Scores,
+    ScoresByModel,
     complete_averages,
     models_in_order,
     score_remarks,
@@ -76,7 +76,7 @@ def section(report: Report) -> PageSection | None:
     )
 
 
-def retained(scores: Scores, intervals: Mapping[str, Changes]) -> list[Retained]:
+def retained(scores: ScoresByModel, intervals: Mapping[str, Changes]) -> list[Retained]:
     """Return every model's percent of the teacher's score by task, its averages last, for the figure.
 
     The table has its own (report/scores.py).

@@ -25,6 +25,7 @@ from distilvec.evaluation.aggregate import (
     without_index_tasks,
 )
 from distilvec.evaluation.evaluator import Sample, Score
+from distilvec.evaluation.overlap import Overlap, OverlapShare
 from distilvec.evaluation.significance import (
     FEWEST,
     LEVEL,
@@ -36,7 +37,7 @@ from distilvec.evaluation.significance import (
 )
 from distilvec.evaluation.speed import SpeedRow
 from distilvec.pipeline.finished_run import FinishedRun
-from distilvec.report.comparison import Comparison, Difference, Row
+from distilvec.report.comparison import Comparison, Difference, MeanOverlap, Row
 from distilvec.report.record import TrainingRecord
 from distilvec.report.verdicts import Lead
 from distilvec.verbs.compare.results import SeedRun, distinct_names, finished_runs, unfinished
@@ -87,7 +88,7 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
         rows[difference.run].marks[difference.task] = difference.mark
 
     notes += [*_cautions(runs, groups), *_namesakes(seed_runs), *unfinished(folders)]
-    best_first = sorted(rows.values(), key=lambda row: (-row.mean.get(AVERAGE, -np.inf), row.distance or np.inf))
+    best_first = sorted(rows.values(), key=_rank)
     return Comparison(
         rows=best_first,
         baselines=_baselines(groups, column, tasks),
@@ -146,7 +147,7 @@ def _find_reference(reference: str | None, groups: Groups) -> str:
 def _shared_tasks(runs: Sequence[FinishedRun], column: str) -> tuple[list[str], list[str]]:
     """Return the tasks that every run has with the same metric, and a note on the others."""
     if not any(run.scores.get(model) for run in runs for model in SCORE_COLUMNS):
-        return [], ["No run was evaluated: they are compared by distance and cost."]
+        return [], ["Without a suite of tasks runs are compared by overlap@10, which needs no labels, and by cost."]
     scored_tasks = []
     unscored = []
     for run in runs:
@@ -205,12 +206,36 @@ def _comparison_row(name: str, group: Sequence[FinishedRun], column: str, tasks:
         steps=_known_mean(training.steps for training in trainings),
         distance=_known_mean(known_distances),
         distance_std=seed_summary(known_distances)[1] if known_distances else None,
+        overlap_among=_mean_overlap([_overlaps(run).among for run in group]),
+        overlap_alone=_mean_overlap([_overlaps(run).alone for run in group]),
         folders=[str(run.folder) for run in group],
     )
 
 
+def _rank(row: Row) -> tuple[float, float, float]:
+    """Return what rows are sorted by: the average score, else overlap@10 alone, else the distance."""
+    overlap = 0.0 if row.overlap_alone is None else row.overlap_alone.mean
+    return -row.mean.get(AVERAGE, -np.inf), -overlap, row.distance or np.inf
+
+
+def _overlaps(run: FinishedRun) -> Overlap:
+    """Return the shares of the teacher's ten nearest that a run's student finds, as far as they were measured."""
+    judgement = run.record.overlap
+    return Overlap() if judgement is None else judgement.student
+
+
+def _mean_overlap(shares: Sequence[OverlapShare | None]) -> MeanOverlap | None:
+    """Return the mean over seeds, of the interval as well; None unless all seeds have it."""
+    known = [share for share in shares if share is not None]
+    if len(known) < len(shares):
+        return None
+    mean, deviation = seed_summary([share.mean for share in known])
+    low, high = (float(np.mean(bounds)) for bounds in zip(*((share.low, share.high) for share in known), strict=True))
+    return MeanOverlap(mean, low, high, deviation)
+
+
 def _baselines(groups: Groups, column: str, tasks: Sequence[str]) -> list[Row]:
-    """Return a row for every teacher, then for every student before its training, that was scored on all tasks.
+    """Return a row for every teacher that was scored on all tasks, then for every student before its training.
 
     Runs of one teacher, or of equal starts, share a row.
     """
@@ -227,7 +252,7 @@ def _baselines(groups: Groups, column: str, tasks: Sequence[str]) -> list[Row]:
     for name, group in groups.items():
         row = _baseline(name, group, START_OF.get(column, ""), tasks)
         if row is not None:
-            start = f"start {row.mean}"
+            start = f"start {row.mean} {row.overlap_among} {row.overlap_alone}"
             starts.setdefault(start, []).append(name)
             baselines.setdefault(start, row)
     for start, names in starts.items():
@@ -236,14 +261,18 @@ def _baselines(groups: Groups, column: str, tasks: Sequence[str]) -> list[Row]:
 
 
 def _baseline(name: str, group: Sequence[FinishedRun], column: str, tasks: Sequence[str]) -> Row | None:
-    """Return a row with the means over the seeds of a model that the runs began with; None without its scores."""
-    if not tasks or not all(_shared_scores(run, column, tasks) for run in group):
-        return None
-    values = [_values_with_averages(run, column, tasks) for run in group]
-    means = {task: float(np.mean([of_seed[task] for of_seed in values])) for task in values[0]}
+    """Return a row with the means over the seeds of a model that the runs began with; None where nothing is known."""
     first = group[0].record
-    parameters = None if first.student is None else first.student.parameters
-    return Row(name, seeds=None, mean=means, retention=_retention(group, column, tasks), parameters=parameters)
+    row = Row(name, seeds=None, parameters=None if first.student is None else first.student.parameters)
+    if tasks and all(_shared_scores(run, column, tasks) for run in group):
+        values = [_values_with_averages(run, column, tasks) for run in group]
+        row.mean = {task: float(np.mean([of_seed[task] for of_seed in values])) for task in values[0]}
+        row.retention = _retention(group, column, tasks)
+    if column == START_OF["student"]:
+        starts = [Overlap() if run.record.overlap is None else run.record.overlap.start or Overlap() for run in group]
+        row.overlap_among = _mean_overlap([start.among for start in starts])
+        row.overlap_alone = _mean_overlap([start.alone for start in starts])
+    return row if row.mean or row.overlap_alone is not None else None
 
 
 def _scores(run: FinishedRun, column: str) -> dict[str, Score]:

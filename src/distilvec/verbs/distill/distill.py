@@ -228,10 +228,10 @@ def numbers(run: FinishedRun) -> list[str]:
         share = judgement.share
         lines.append(f"overlap@10 {share.mean:.2f} [{share.low:.2f}, {share.high:.2f}]")
     verdict = run.verdict
-    if verdict.smaller is not None:
-        lines.append(f"{verdict.smaller:.1f}x smaller")
-    if verdict.speedup is not None:
-        lines.append(f"{verdict.speedup:.1f}x faster")
+    if verdict.times_smaller is not None:
+        lines.append(f"{verdict.times_smaller:.1f}x smaller")
+    if verdict.times_faster is not None:
+        lines.append(f"{verdict.times_faster:.1f}x faster")
     watched = run.record.watched
     if watched is not None:
         is_trained = run.record.training is None or not run.record.training.fitted

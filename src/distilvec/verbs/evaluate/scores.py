@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from distilvec.config.score_columns import ScoredModel
 from distilvec.core.errors import DistilvecError, about, nearest, set_by
 from distilvec.core.extras import require_extra
 from distilvec.core.files import user_cache
 from distilvec.core.log import log
-from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, type_averages, with_protocol
+from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, with_protocol
 from distilvec.evaluation.columns import Columns, Samples, make_columns, score_columns, takes_both
 from distilvec.evaluation.evaluator import EmbeddingCache, Score
 from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
@@ -23,8 +22,7 @@ from distilvec.evaluation.significance import score_interval
 from distilvec.evaluation.stored import stored_tasks, tasks_in_table
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import KNOWN_ITEM, TaskFailure
-from distilvec.report.scores import complete_averages, problem_text, score_frame, score_remarks, score_table
-from distilvec.report.tables import html_list, to_html, to_text
+from distilvec.report.scores import Scores
 from distilvec.teachers.embedder import Embedder
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import Source, opened
@@ -32,48 +30,6 @@ from distilvec.teachers.sources import NAMES, source_kind, source_name
 from distilvec.teachers.table_embedder import TableEmbedder
 
 STORED = 500  # texts of an index that it is searched for
-
-
-@dataclass(frozen=True, repr=False)
-class Scores:
-    """Scores by model (teacher, student, asymmetric), and the tasks that could not be scored, or only in part.
-
-    `also` names further metrics that tables show, by type of task.
-    """
-
-    columns: dict[str, list[Score]]
-    problems: list[TaskFailure]
-    also: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def averages(self) -> dict[str, dict[str, Any]]:
-        """Return the averages by model: all, by_type, retrieval, in and out of domain, and the mean of each type.
-
-        {} of a model that lacks a score on some task.
-        """
-        by_model: dict[str, dict[str, Any]] = {}
-        for name, means in complete_averages(self.columns).items():
-            by_model[name] = {**means, "types": type_averages(self.columns[name])} if means else {}
-        return by_model
-
-    def __repr__(self) -> str:
-        table = to_text(score_table(self.columns, also=self.also)) if self._has_scores else "no scores"
-        return "\n".join([table, *self._note_lines()])
-
-    def _repr_html_(self) -> str:
-        table = to_html(score_table(self.columns, also=self.also)) if self._has_scores else "<p>no scores</p>"
-        return f"{table}\n{html_list(self._note_lines())}"
-
-    @property
-    def _has_scores(self) -> bool:
-        return any(self.columns.values())
-
-    def _note_lines(self) -> list[str]:
-        remarks = [f"note: {remark}" for remark in score_remarks(self.columns)]
-        return [*remarks, *(f"problem: {problem_text(problem)}" for problem in self.problems)]
-
-    def to_dataframe(self) -> Any:
-        """Return a pandas DataFrame: task, type, metric and one column for each model, in points."""
-        return score_frame(self.columns)
 
 
 @set_by({"model.api": "model", "model.vectors": "model", "teacher.api": "teacher", "teacher.vectors": "teacher"})

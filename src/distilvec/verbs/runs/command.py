@@ -29,7 +29,7 @@ def runs(
     if not listed:
         print_result(f"no runs in {folder}")
         return
-    header = ["run", "state", "score", "% of teacher", "overlap@10", "student", "disk", "changed"]
+    header = ["run", "state", "score", "% of teacher", "overlap@10", "alone", "student", "disk", "changed"]
     show_table(header, [cells(run, folder) for run in listed])
     for run in listed:
         if run.problem:
@@ -43,7 +43,8 @@ def cells(run: RunInfo, root: Path) -> list[str]:
         run.state_text,
         number_or_dash(run.score, "{:.1f}"),
         number_or_dash(run.retention, "{:.1f}"),
-        number_or_dash(run.overlap, "{:.2f}"),
+        number_or_dash(run.overlap_among, "{:.2f}"),
+        number_or_dash(run.overlap_alone, "{:.2f}"),
         "-" if run.parameters is None else f"{run.parameters / 1e6:.1f} M",
         f"{run.bytes / 1e6:,.0f} MB",
         f"{run.changed.astimezone():%Y-%m-%d %H:%M}",

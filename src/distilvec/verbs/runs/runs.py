@@ -28,9 +28,8 @@ class RunInfo:
 
     `step` of `steps` is the last logged one; None before training, `steps` also where they are not known. `changed` is
     when the run last wrote a result. `score` is the student's average over the tasks times 100, `retention` that as per
-    cent of the teacher's, `overlap` the share of the teacher's ten nearest neighbours that the student finds; None
-    where the run did not measure it. `problem` says why the state is "damaged" or
-    "unreadable".
+    cent of the teacher's, `overlap_among` and `overlap_alone` the overlap@10 among the teacher's vectors and with its
+    own; None where the run did not measure it. `problem` says why the state is "damaged" or "unreadable".
     """
 
     folder: Path
@@ -43,7 +42,8 @@ class RunInfo:
     parameters: int | None = None
     score: float | None = None
     retention: float | None = None
-    overlap: float | None = None
+    overlap_among: float | None = None
+    overlap_alone: float | None = None
     problem: str = ""
 
     @property
@@ -137,7 +137,8 @@ def read_run(folder: Path) -> RunInfo:
         parameters=None if record.student is None else record.student.parameters,
         score=report.averages.get("student", {}).get(AVERAGE),
         retention=None if verdict.coverage else verdict.retention,
-        overlap=verdict.overlap,
+        overlap_among=verdict.overlap_among,
+        overlap_alone=verdict.overlap_alone,
     )
 
 

@@ -194,7 +194,7 @@ def transplant_report(record: Mapping[str, Any], teacher: str, out: Path) -> Rep
         sizes = [FLOAT_MB * side.parameters.total for side in (before, after) if side.parameters is not None]
         verdict.text += f", {sizes[0]:,.0f} MB became {sizes[1]:,.0f}"
         verdict.megabytes = sizes[1]
-        verdict.smaller = sizes[0] / sizes[1]
+        verdict.times_smaller = sizes[0] / sizes[1]
     lines = [distance_line(record, teacher, out), *rows_line(record).split("\n")]
     verdict.advice = [f"{line[:1].upper()}{line[1:]}" for line in lines if line]
     report.verdict = verdict

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,7 @@ class Work:
     """The folder of one maker: its index, its vectors of the queries, and the other models' vectors."""
 
     folder: Path
+    collections: Mapping[str, str] = field(default_factory=lambda: TASKS)
 
     @property
     def index(self) -> Path:
@@ -103,7 +104,8 @@ class Work:
     @cached_property
     def tasks(self) -> list[RetrievalTask]:
         """The judged collections."""
-        return judged_tasks()
+        data = Path(os.environ["DISTILVEC_DATA"])
+        return [load_retrieval(name, data / path) for name, path in self.collections.items()]
 
     @cached_property
     def queries(self) -> list[str]:
@@ -159,14 +161,9 @@ def main() -> None:
 # -- the index ---------------------------------------------------------------------------------------------------------
 
 
-def judged_tasks() -> list[RetrievalTask]:
-    data = Path(os.environ["DISTILVEC_DATA"])
-    return [load_retrieval(name, data / path) for name, path in TASKS.items()]
-
-
-def index_texts() -> list[str]:
+def index_texts(work: Work) -> list[str]:
     """Return the documents of the judged collections, and as many others as there is room for."""
-    texts = [text for task in judged_tasks() for text in task.documents if text.strip()]
+    texts = [text for task in work.tasks for text in task.documents if text.strip()]
     for source in FILLERS:
         texts.extend(texts_of("english_text/english_text.jsonl.gz", source))
     first_of_each = {text.casefold(): text for text in reversed(texts)}
@@ -176,10 +173,9 @@ def index_texts() -> list[str]:
 def make_index(work: Work, maker: Path) -> None:
     """Embed the documents and the queries by the maker, in parts that stay when the command is stopped."""
     work.folder.mkdir(parents=True, exist_ok=True)
-    texts = index_texts()
+    texts = index_texts(work)
     documents = embedded(maker, texts, "document", work.folder / "maker" / "documents")
-    queries = [query for task in judged_tasks() for query in task.queries]
-    embedded(maker, queries, "query", work.folder / "maker" / "queries")
+    embedded(maker, work.queries, "query", work.folder / "maker" / "queries")
     vectors = pa.FixedSizeListArray.from_arrays(documents.reshape(-1), documents.shape[1])
     pq.write_table(pa.table({"id": np.arange(len(texts)), "text": texts, "embedding": vectors}), work.index)
     print(f"{work.index}: {len(texts):,} documents, {documents.shape[1]} dimensions", flush=True)

@@ -125,7 +125,7 @@ class FileResult:
         tested = {}
         for task, changes in row["tested"].items():
             tested[task] = TestedTask(**{name: Change(**values) for name, values in changes.items()})
-        return cls(**(row | {"decision": PairJudgement(**scores), "tested": tested}))
+        return cls(**{**row, "decision": PairJudgement(**scores), "tested": tested})
 
 
 def main() -> None:

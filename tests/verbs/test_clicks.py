@@ -163,18 +163,30 @@ def test_times_keep_the_latest_queries_and_drop_later_clicks_on_earlier_ones(ind
     assert len(pairs) == 8 and pairs.counts.later == 1 and "1 later clicks" in pairs.counts.line
 
 
-def test_a_deleted_document_costs_its_row_alone_and_is_counted(index, clicks, tmp_path):
-    with clicks.open("a") as file:
-        file.write("any query,gone\nany other,\n")
-    pairs = stored_pairs(index, clicks, tmp_path)
-    assert pairs.counts.lost == 2 and "gone" in pairs.counts.line
+@pytest.mark.parametrize(
+    ("names", "row", "reason"),
+    [
+        (("query", "id"), ("any query", "gone"), "'gone' is not stored"),
+        (("query", "id"), ("any query", ""), "'' is not stored"),
+        (("query", "id"), ("", "d1"), "no query"),
+        (("query", "id", "count"), ("any query", "d1", "0"), "0 clicks"),
+        (("query", "id", "count"), ("any query", "d1", "-2"), "-2 clicks"),
+        (("query", "id", "time"), ("any query", "d1", ""), "no time, though other rows have one"),
+    ],
+)
+def test_a_row_that_says_nothing_costs_itself_alone_and_is_counted(index, tmp_path, names, row, reason):
+    value = "2026-01-{:02d}" if "time" in names else "{}"
+    rows = [(f"query {number}", f"d{number}", value.format(number + 1))[: len(names)] for number in range(10)]
+    pairs = stored_pairs(index, write_rows(tmp_path / "c.csv", names, [*rows, row]), tmp_path)
+    assert (len(pairs), len(pairs.corpus), pairs.counts.left_out) == (8, 10, 1)
+    assert f"rows left out: 1, such as {tmp_path}/c.csv, line 12: {reason}" in pairs.counts.line
 
 
 def test_a_stated_text_is_read_beside_the_ids_of_the_rows(index, tmp_path):
     rows = [(f"query {number}", f"row {number}", DOCUMENTS[number]) for number in range(10)]
     path = write_rows(tmp_path / "c.csv", ("query", "id", "answer"), rows)
     pairs = stored_pairs(index, path, tmp_path, columns={"document": "answer"})
-    assert len(pairs) == 8 and pairs.counts.lost == 0
+    assert len(pairs) == 8 and pairs.counts.left_out == 0
 
 
 def test_popular_pairs_are_not_the_whole_loss(index, tmp_path):
@@ -187,11 +199,10 @@ def test_popular_pairs_are_not_the_whole_loss(index, tmp_path):
     ("names", "rows", "key", "words"),
     [
         (("query", "id"), [("a", "x1"), ("b", "x2")], "pairs", ["line 2", "'x1'", "'d0'"]),
-        (("query", "id"), [("", "d1"), ("b", "d2")], "pairs", ["line 2", "no query"]),
         (("query", "id"), [("a", "d1"), ("A ", "d2")], "pairs", ["found 1 queries"]),
         (("query", "title"), [("a", "d1")], "pairs", ["query, title"]),
-        (("query", "id", "count"), [("a", "d1", "0")], "pairs", ["line 2", "clicks"]),
-        (("query", "id", "time"), [("a", "d1", "2026-01-01"), ("b", "d2", "")], "pairs", ["line 3", "no time"]),
+        (("query", "id", "count"), [("a", "d1", "many")], "pairs", ["line 2", "'many'"]),
+        (("query", "id", "count"), [("a", "d1", "0")], "pairs", ["found 0 queries"]),
         (("query", "id", "time"), [("a", "d1", "soon"), ("b", "d2", "later")], "pairs", ["line 2", "'soon'"]),
         (("query", "id", "time"), [("a", "d1", "2026-01-01"), ("b", "d2", "2026-01-01")], "pairs", ["found 2"]),
         (("query", "id"), [], "pairs", ["found 0 queries"]),

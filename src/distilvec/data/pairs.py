@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from distilvec.data.corpus_files import Rows, clean_text
 from distilvec.data.judgements import judgements_file, read_judgements, texts_by_id
 from distilvec.data.labelled_rows import chosen_rows
 from distilvec.data.row_splits import TRAIN, grouped
-from distilvec.data.task_rows import find_table, id_text, loose_text, number_of, shown_value, some_of, text_of
+from distilvec.data.task_rows import find_table, id_text, loose_text, number_of, some_of, text_of
 
 # The first name that a file has is taken, in any case of letters
 NAMES = {
@@ -37,7 +38,10 @@ MOST_VALIDATED = 1000  # queries: each searches the whole index twice
 
 @dataclass(frozen=True)
 class PairRow:
-    """A query and a document, by its id or its text: clicked `count` times at `position`, or judged to be no answer."""
+    """A query and a document, by its id or its text: clicked `count` times at `position`, or judged to be no answer.
+
+    `stored` is the document's row of the index, once it is known.
+    """
 
     where: str
     query: str
@@ -46,6 +50,7 @@ class PairRow:
     count: float = 1.0
     position: float | None = None
     time: float | None = None
+    stored: int = -1
 
 
 @dataclass(frozen=True)
@@ -60,20 +65,54 @@ class PairRows:
     are_clicks: bool
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Distinct pairs of a query and a document that answers it.
+@dataclass
+class AnsweredQuery:
+    """A query with the stored rows that answer it, and the rows that the file names as no answers of it.
 
-    `queries` and `documents` are distinct; `pairs` int64 [pairs, 2] numbers both, `clicks` float64 [pairs] sums their
-    counts, each over the chance that its position is looked at where that is known. `rejected` int64 [n, 2] are pairs
-    that the file names as no answers.
+    `clicks` sums the counts of each answer, each count over the chance that its position is looked at, where that is
+    known.
     """
 
-    queries: list[str]
-    documents: list[str]
-    pairs: Rows
+    text: str
+    clicks: dict[int, float] = field(default_factory=dict)
+    rejected: list[int] = field(default_factory=list)
+
+    @property
+    def negatives(self) -> list[int]:
+        """What somebody clicked answers the query, also where another row says that it does not."""
+        return [row for row in dict.fromkeys(self.rejected) if row not in self.clicks]
+
+
+@dataclass(frozen=True)
+class PairTable:
+    """The pairs of some queries as columns.
+
+    `queries` int64 [pairs] number the queries, `documents` int64 [pairs] are rows of the index, `clicks` float64
+    [pairs].
+    """
+
+    queries: Rows
+    documents: Rows
     clicks: npt.NDArray[np.float64]
-    rejected: Rows = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
+
+    @classmethod
+    def of(cls, queries: Sequence[AnsweredQuery]) -> PairTable:
+        """The pairs of each query in its order."""
+        sizes = [len(query.clicks) for query in queries]
+        documents = [document for query in queries for document in query.clicks]
+        clicks = [count for query in queries for count in query.clicks.values()]
+        return cls(
+            np.repeat(np.arange(len(queries)), sizes),
+            np.array(documents, dtype=np.int64),
+            np.array(clicks, dtype=np.float64),
+        )
+
+    def chosen(self, is_chosen: npt.NDArray[np.bool_]) -> PairTable:
+        """Some of the pairs."""
+        return PairTable(self.queries[is_chosen], self.documents[is_chosen], self.clicks[is_chosen])
+
+    def __len__(self) -> int:
+        return len(self.queries)
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -86,7 +125,7 @@ def read_pairs(path: Path, columns: Mapping[Any, str]) -> PairRows:
     positive and perhaps negative). A folder has queries and qrels in BEIR's form; a judgement of 0 is no answer.
     `columns` are the file's names of its columns.
 
-    Errors: DistilvecError for a file without these columns, and for a row without a query or a document.
+    Errors: DistilvecError for a file without these columns, and for a cell that is no text, number or time.
     """
     if path.is_dir() and find_table(path, "queries") is not None:
         return PairRows(list(_judged_rows(path)), by_id=True, are_clicks=False)
@@ -100,10 +139,6 @@ def read_pairs(path: Path, columns: Mapping[Any, str]) -> PairRows:
     rows: list[PairRow] = []
     for where, row in chosen_rows(path, choose):
         rows += _pair_rows(where, {part: row.get(name) for part, name in chosen.items()}, chosen)
-    is_timed = [row.time is not None for row in rows]
-    if any(is_timed) and not all(is_timed):
-        untimed = rows[is_timed.index(False)]
-        raise DistilvecError(f"{untimed.where}: no time, though other rows have one.", "Give the time of every row.")
     by_id = "id" in chosen
     return PairRows(rows, by_id, are_clicks=by_id or not {"count", "position"}.isdisjoint(chosen))
 
@@ -134,12 +169,8 @@ def _choose_columns(names: Sequence[str], stated: Mapping[Any, str], path: Path)
 def _pair_rows(where: str, cells: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[PairRow]:
     """The pair of a row, and the pair that it names as no answer."""
     query = clean_text(text_of(cells["query"], where, names["query"]), LONGEST_TEXT)
-    if not query:
-        raise DistilvecError(f"{where}: no query.", "Leave the row out.")
     count, position, time = cells.get("count"), cells.get("position"), cells.get("time")
     clicks = 1.0 if count is None else number_of(count, where, names["count"])
-    if clicks <= 0:
-        raise DistilvecError(f"{where}: {shown_value(count)} clicks.", "Leave the row out.")
     rank = None if position is None else number_of(position, where, names["position"])
     moment = None if time in (None, "") else _time_of(time, where)
 
@@ -213,57 +244,39 @@ def split_rows(rows: Sequence[PairRow], seed: int) -> tuple[list[PairRow], list[
     return train, validation
 
 
-def gather(rows: Sequence[PairRow], propensity: Sequence[float] | None) -> Pairs:
-    """Sum the rows of each pair.
+def gather(rows: Sequence[PairRow], propensity: Sequence[float] | None) -> list[AnsweredQuery]:
+    """Gather the rows of each query, equal but for case and white space; queries that nothing answers are left out.
 
     `propensity`: how often positions 1, 2, ... are looked at; the last holds for all further ones.
     Errors: DistilvecError for a row without a position, if the propensity is known.
     """
-    queries: dict[str, int] = {}  # numbers of their loose texts
-    texts: list[str] = []
-    documents: dict[str, int] = {}
-    clicks: dict[tuple[int, int], float] = {}
-    rejected: dict[tuple[int, int], None] = {}
+    queries: dict[str, AnsweredQuery] = {}
     for row in rows:
-        loose_query = loose_text(row.query)
-        if loose_query not in queries:
-            queries[loose_query] = len(queries)
-            texts.append(row.query)
-        if row.document not in documents:
-            documents[row.document] = len(documents)
-        pair = queries[loose_query], documents[row.document]
+        query = queries.setdefault(loose_text(row.query), AnsweredQuery(row.query))
         if not row.is_answer:
-            rejected[pair] = None
+            query.rejected.append(row.stored)
             continue
+        chance = 1.0 if propensity is None else _look_chance(row, propensity)
+        query.clicks[row.stored] = query.clicks.get(row.stored, 0.0) + row.count / chance
+    return [query for query in queries.values() if query.clicks]
 
-        chance = 1.0  # that somebody looks at the position
-        if propensity is not None:
-            if row.position is None or row.position < 1:
-                problem = f"{row.where}: no position, or one before the first (1)."
-                raise DistilvecError(problem, "Give the position of each click, or no propensity.", key=".propensity")
-            chance = propensity[min(int(row.position), len(propensity)) - 1]
-        clicks[pair] = clicks.get(pair, 0.0) + row.count / chance
 
-    # What somebody clicked answers the query, also where another row says that it does not
-    rejected_pairs = [pair for pair in rejected if pair not in clicks]
-    return Pairs(
-        texts,
-        list(documents),
-        np.array(list(clicks), dtype=np.int64).reshape(-1, 2),
-        np.array(list(clicks.values()), dtype=np.float64),
-        np.array(rejected_pairs, dtype=np.int64).reshape(-1, 2),
-    )
+def _look_chance(row: PairRow, propensity: Sequence[float]) -> float:
+    """The chance that somebody looks at the row's position."""
+    if row.position is None or row.position < 1:
+        problem = f"{row.where}: no position, or one before the first (1)."
+        raise DistilvecError(problem, "Give the position of each click, or no propensity.", key=".propensity")
+    return propensity[min(int(row.position), len(propensity)) - 1]
 
 
 def capped(documents: Rows, most: int, seed: int) -> npt.NDArray[np.bool_]:
     """Say which pairs are trained on: at most `most` of one document, int64 [pairs], drawn by the seed."""
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(documents))
-    by_document = order[np.argsort(documents[order], kind="stable")]
-    starts = np.flatnonzero(np.diff(documents[by_document], prepend=-1))
-    sizes = np.diff(starts, append=len(documents))
-    ranks = np.arange(len(documents)) - np.repeat(starts, sizes)
-    is_kept = np.empty(len(documents), dtype=np.bool_)
-    is_kept[by_document] = ranks < most
+    counts: Counter[int] = Counter()
+    is_kept = np.zeros(len(documents), dtype=np.bool_)
+    for pair, document in zip(order.tolist(), documents[order].tolist(), strict=True):
+        is_kept[pair] = counts[document] < most
+        counts[document] += 1
     return is_kept
 
 
@@ -274,9 +287,9 @@ def capped(documents: Rows, most: int, seed: int) -> npt.NDArray[np.bool_]:
 class PairCounts:
     """What was read of a file: pairs and queries to train on, queries to decide by, and what was left out.
 
-    `capped`: pairs beyond `most` of one document; `later`: rows that are not before all queries to decide by; `lost`:
-    rows whose document is not stored, such as `lost_example`. `repeats_search`: they are clicks on an old search, which
-    do not count by the chance that their position is looked at.
+    `capped`: pairs beyond `most` of one document; `later`: rows that are not before all queries to decide by;
+    `left_out`: rows that say nothing of this index, the first of them in `example`. `repeats_search`: they are clicks
+    on an old search, which do not count by the chance that their position is looked at.
     """
 
     pairs: int
@@ -285,8 +298,8 @@ class PairCounts:
     capped: int
     most: int
     later: int
-    lost: int
-    lost_example: str
+    left_out: int
+    example: str
     repeats_search: bool
 
     @property
@@ -298,8 +311,8 @@ class PairCounts:
             parts.append(f"left out: {self.capped:,} pairs beyond {self.most:,} of one document")
         if self.later:
             parts.append(f"left out: {self.later:,} later clicks on other queries")
-        if self.lost:
-            parts.append(f"left out: {self.lost:,} rows of unstored documents, such as '{self.lost_example}'")
+        if self.left_out:
+            parts.append(f"rows left out: {self.left_out:,}, such as {self.example}")
         return "; ".join(parts)
 
 

@@ -21,8 +21,8 @@ from distilvec.models.load import load
 from distilvec.models.parts import loses_space_unseen
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
+from distilvec.report.next_step import next_step
 from distilvec.train.metrics import read_metrics
-from distilvec.verbs.distill.distill import next_command
 from distilvec.verbs.plan.plan import make_plan
 from distilvec.verbs.serve.model import ServedModel
 
@@ -68,7 +68,8 @@ def test_the_student_is_its_model_behind_the_layer_of_least_squares(fitted, tiny
     assert training.steps == 0 and training.fitted and "Fitted, not trained" in training.shipped
     assert result.validation["distance"] == result.validation["untrained_distance"] < 1
     assert result.record.overlap.start is None and "before training" not in result.verdict.text
-    assert next_command(result).startswith("distilvec run") and "train.epochs=auto" in next_command(result)
+    command = next_step(result.report).command
+    assert command.startswith("distilvec run") and "train.epochs=auto" in command
 
 
 def test_a_training_goes_on_from_it_and_fits_nothing_again(fitted, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,9 +21,9 @@ from distilvec.report.exports import export_note, export_table, read_exports, wr
 from distilvec.report.html import render_page
 from distilvec.report.json_values import from_json
 from distilvec.report.model_card import model_card
+from distilvec.report.next_step import next_commands
 from distilvec.report.record import RunRecord, TeacherRecord, read_run_record
 from distilvec.report.sections.record import stated_keys
-from distilvec.report.sections.use import next_commands
 from distilvec.report.tables import ABSENT
 from distilvec.report.values import ExportedForm, Report, read_report
 from distilvec.report.verdicts import make_verdict
@@ -63,9 +64,10 @@ evaluation: {{suite: suite.yaml}}
 def test_commands_on_the_page_open_the_teacher_of_the_run_or_none(teacher, student, evaluate, speed):
     record = RunRecord(teacher=TeacherRecord(name="large", parameters=9))
     report = Report(record=record, recipe=NEXT.format(teacher=teacher, student=student))
-    commands = next_commands(report, "out")
-    assert commands[0].endswith(evaluate) and commands[1].endswith(speed)
-    assert commands[2].endswith("--trust-remote-code") == ("true" in student)
+    export, *commands = next_commands(replace(report, folder="run"), Path("run/student"))
+    assert commands[0].endswith(evaluate.replace("out", "run/student"))
+    assert commands[1].endswith(speed.replace("out", "run/student")) and len(commands) == 2
+    assert export.endswith("--trust-remote-code") == ("true" in student)
 
 
 def test_what_is_not_there(run):
@@ -78,7 +80,7 @@ def test_a_whole_report_is_read_as_it_was_written(run):
     again = read_report(run)
     assert again == replace(report, folder=str(run.path)) and again.to_json() == report.to_json()
     content = json.loads(run.report.read_text())
-    assert content["format"] == 6 and content["scores"]["student"][0]["task"] == "stsb" and "folder" not in content
+    assert content["format"] == 7 and content["scores"]["student"][0]["task"] == "stsb" and "folder" not in content
     assert content["texts"]["by_length"][0]["from"] == 1 and content["intervals"]["student"]["stsb"][2] > 0
 
 

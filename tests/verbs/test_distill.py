@@ -19,7 +19,7 @@ from distilvec.config.recipe import override
 from distilvec.data.sources import read_source
 from distilvec.models.weights import count_parameters
 from distilvec.report.advice import advice
-from distilvec.report.sections.use import next_commands
+from distilvec.report.next_step import next_commands
 from distilvec.verbs.distill import distill as distill_module
 from distilvec.verbs.distill.recipe import QUARTER, Request, make_recipe
 from distilvec.verbs.distill.texts import text_sources

@@ -38,13 +38,13 @@ from distilvec.pipeline.overview import overview
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.remote.client import Client
+from distilvec.report.next_step import next_commands
 from distilvec.teachers.api_embedder import _PROBE
 from distilvec.teachers.cache.columns import USUAL_NAMES
 from distilvec.teachers.indexes import copy
 from distilvec.teachers.open import open_table
 from distilvec.teachers.table_embedder import SAMPLE, TableEmbedder
 from distilvec.verbs.check.check import check_index
-from distilvec.verbs.distill.distill import next_command
 from distilvec.verbs.distill.made_by import recognize
 from distilvec.verbs.evaluate.scores import score_models
 from distilvec.verbs.export.export import parity_task
@@ -406,9 +406,9 @@ def test_an_index_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys,
         assert run_command([*words, *index.distill_words]) == 0
         mean, low, high = map(float, LINE.search(" ".join(capsys.readouterr().out.split())).groups())
         assert "secret" not in (out / "recipe.yaml").read_text()
-        printed, check = next_command(distilvec.result(out)), ["check", str(out / "student"), index.address]
-        assert shlex.split(printed)[:4] == ["distilvec", *check]
-        check = shlex.split(printed)[1:]  # reads the index as the training did
+        run, words = distilvec.result(out), ["distilvec", "check", str(out / "student"), index.address]
+        commands = [shlex.split(line) for line in next_commands(run.report, out / "student")]
+        (check,) = (line[1:] for line in commands if line[:4] == words)  # reads the index as the training did
         assert run_command([*check, "--json", str(tmp_path / "check.json")]) in (0, 1)  # 1: a switch is not advised
         judgement = json.loads((tmp_path / "check.json").read_text())["judgement"]
         assert judgement["student"]["among"]["mean"] == pytest.approx(mean, abs=0.006)

@@ -100,7 +100,7 @@ def publish(job: Job, training: Training, report: Report) -> FinishedRun:
     write_json(job.files.record, record.to_json(), sealed=True)  # with it the run is finished
     marks = job.recipe.evaluation.marks
     report.marks = Marks(marks.good, marks.fair)
-    write.write_report(job.files, report, record, recipes.dump(job.recipe))
+    write.write_report(job.files, report, record, recipes.dump(job.stated_recipe))
     write.draw_report(job.files, report)
     return FinishedRun(job.folder, record, job.recipe.student.trust_remote_code)
 

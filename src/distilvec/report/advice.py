@@ -5,12 +5,9 @@ A rule that compares two scores, or two overlap@10, is silent where the interval
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, average, without_index_tasks
 from distilvec.evaluation.diagnostics import as_scores
 from distilvec.evaluation.overlap import Judgement, Overlap, OverlapShare
@@ -21,7 +18,7 @@ from distilvec.report.sections.training import metric_values
 from distilvec.report.tables import number
 from distilvec.report.values import Report, Verdict
 from distilvec.report.verdicts import Reason, index_advice, index_reason
-from distilvec.train.metrics import OVERLAP_BY_CHANCE, VALIDATION_OVERLAP, watched_metric
+from distilvec.train.metrics import OVERLAP_BY_CHANCE, VALIDATION_OVERLAP, Metric, watched_metric
 
 FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the average
 HELPS = 1.0  # percent that the teacher's documents add
@@ -200,35 +197,56 @@ def teachers_documents(report: Report) -> str:
     )
 
 
-def still_better(report: Report) -> str:
-    """The validation was still improving at the end, or was best long before."""
-    metrics = {}  # by step
+def still_improves(report: Report) -> str:
+    """The last validation was the best one, and clearly better than the one before."""
+    metrics = _validations(report)
+    if len(metrics) < 4:
+        return ""
+    steps = list(metrics)[1:]
+    before, last = metrics[steps[-2]], metrics[steps[-1]]
+    if _best_step(metrics) != steps[-1] or not last.is_better_than(before, STILL):
+        return ""
+    change = f"{number(before.value, 4)} to {number(last.value, 4)}"
+    return f"The validation {last.title} still improved at the end ({change}): train longer (train.epochs)."
+
+
+def best_long_before(report: Report) -> str:
+    """The best validation was long before the last one, and the overlap@10 was not higher later."""
+    metrics = _validations(report)
+    if len(metrics) < 3:
+        return ""
+    best_step, last_step = _best_step(metrics), list(metrics)[-1]
+    best, last = metrics[best_step], metrics[last_step]
+    # The student with the higher overlap@10 is the better one, and is saved (train/start.py)
+    overlap = dict(metric_values(report.history, f"eval/{VALIDATION_OVERLAP}"))
+    gain = overlap.get(last_step, 0.0) - overlap.get(best_step, 0.0)
+    if best_step >= 0.7 * last_step or not last.is_worse_than(best, STILL) or gain > OVERLAP_BY_CHANCE:
+        return ""
+    is_labelled = report.record is not None and report.record.supervised is not None
+    return (
+        f"The validation {last.title} was best at step {best_step:,} of {last_step:,}: lower train.learning_rate, "
+        f"or add {'labelled rows' if is_labelled else 'texts'}."
+    )
+
+
+def _validations(report: Report) -> dict[int, Metric]:
+    """Return the watched metric by step, which has a better direction; the first is the start's."""
+    metrics = {}
     for line in report.history:
         metric = watched_metric(line)
         if metric is not None and metric.higher_is_better is not None:
             metrics[int(line["step"] or 0)] = metric
-    after_start = list(metrics)[1:]
-    if len(after_start) < 2:
-        return ""
-    best_step = after_start[0]
-    for step in after_start:
-        if metrics[step].is_better_than(metrics[best_step]):
-            best_step = step
-    last_step = after_start[-1]
-    before, last, best = metrics[after_start[-2]], metrics[last_step], metrics[best_step]
-    if len(after_start) > 2 and best_step == last_step and last.is_better_than(before, STILL):
-        change = f"{number(before.value, 4)} to {number(last.value, 4)}"
-        return f"The validation {last.title} still improved at the end ({change}): train longer (train.epochs)."
-    # The student with the higher overlap@10 is the better one, and is saved (train/start.py)
-    overlap = dict(metric_values(report.history, f"eval/{VALIDATION_OVERLAP}"))
-    gain = overlap.get(last_step, 0.0) - overlap.get(best_step, 0.0)
-    if best_step < 0.7 * last_step and last.is_worse_than(best, STILL) and gain <= OVERLAP_BY_CHANCE:
-        is_labelled = report.record is not None and report.record.supervised is not None
-        return (
-            f"The validation {last.title} was best at step {best_step:,} of {last_step:,}: lower train.learning_rate, "
-            f"or add {'labelled rows' if is_labelled else 'texts'}."
-        )
-    return ""
+    return metrics
+
+
+def _best_step(metrics: Mapping[int, Metric]) -> int:
+    """Return the step of the best validation after the start; of equal ones the first."""
+    first, *steps = list(metrics)[1:]
+    best = first
+    for step in steps:
+        if metrics[step].is_better_than(metrics[best]):
+            best = step
+    return best
 
 
 def overfits(report: Report) -> str:
@@ -286,20 +304,11 @@ def smaller_vectors(report: Report) -> str:
     )
 
 
-def smaller_weights(report: Report) -> str:
-    """The student was not exported, has layers to export, and training brought it something."""
-    if _training_record(report).brought_nothing:
-        return ""
-    if report.exports or report.record is None or report.record.student is None or not report.record.student.layers:
-        return ""
-    student = shlex.quote(str(RunFolder(Path(report.folder)).student))
-    return f"Export a smaller and faster file: distilvec export {student} --to onnx-int8 (int8 weights, checked)."
-
-
 RULES: Sequence[Callable[[Report], str]] = (
     what_was_dropped, fits_the_index, training_lowers, far_from_the_space, random_layer, teacher_below,
-    far_below_the_teacher, retrieval_falls, overfits, still_better, more_texts, confused_classes, teachers_documents,
-    smaller_vectors, smaller_weights,
+    far_below_the_teacher, retrieval_falls, overfits, still_improves,
+    best_long_before, more_texts, confused_classes, teachers_documents,
+    smaller_vectors,
 )  # fmt: skip
 
 

@@ -481,13 +481,12 @@ def index_advice(
     elif judgement.compatibility == "in part":
         verdict += f"{wider_text(judgement)}."
     rank = "Rank its top 100 again with the large model or a cross-encoder"
-    longer = "train longer (--epochs), keep more layers, or read more of the index (--limit)"
     train = f"Train one for this index: {distill}."
     if fitted:
         train = "Train it: the same command with --minutes or --epochs goes on from here."
     texts = {
         "fits": "",
-        "in part": f"{rank}, or {longer}." if judgement.start is not None else f"{rank}. {train}",
+        "in part": f"{rank}." if judgement.start is not None else f"{rank}. {train}",
         "own space": "its method gives the student vectors of its own, which cannot be compared with the stored ones. "
         "Take another one, such as redact (method.name).",
         "chance": "the model finds no more of the index's top 10 than chance would. Its vectors are of another space, "
@@ -496,7 +495,7 @@ def index_advice(
         "not learned": "training has not brought the student to the stored vectors. Either it was far too short, or "
         "the texts are not those of the vectors: look at their order, their ids, and whether one model made all.",
         "fitted": f"it is not close enough without a training. {train}",
-        "too short": f"training has brought the student nearer, and not near enough: {longer}.",
+        "too short": "training has brought the student nearer, and not near enough.",
     }
     text = texts.get(reason, "")
     if agreement is not None and not text:

@@ -24,8 +24,8 @@ from distilvec.evaluation.stored import judge_encoder, stored_tasks, tasks_in_ta
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.inputs import Texts
+from distilvec.report.next_step import index_words
 from distilvec.report.record import RunRecord
-from distilvec.report.sections.use import index_words
 from distilvec.report.verdicts import Reason, index_advice, index_reason, index_verdict, make_verdict
 from distilvec.teachers.embedder import Embedder, FirstDims, is_api
 from distilvec.teachers.model_embedder import ModelEmbedder, RoutedEmbedder

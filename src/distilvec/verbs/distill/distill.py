@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,8 @@ from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.inputs import Model, Texts
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
-from distilvec.report.sections.use import check_words
+from distilvec.report.next_step import next_step
 from distilvec.train.metrics import Callback
-from distilvec.train.start import SLOWER
 from distilvec.verbs.distill.recipe import Request, argument_names, make_recipe, stated_root
 from distilvec.verbs.distill.texts import text_sources
 from distilvec.verbs.opened_run import Run, with_the_arguments_of
@@ -211,12 +209,13 @@ def show_end(run: FinishedRun) -> None:
         print_result()
     print_result(run.verdict.text, style=BOLD)
     print_result("   ".join(numbers(run)))
-    for advice in run.verdict.advice:
-        if "distilvec export" not in advice:  # the last line says it
-            print_result(advice)
+    step = next_step(run.report)
+    for sentence in (*run.verdict.advice, step.why):
+        if sentence:
+            print_result(sentence)
     if run.page is not None:
         print_result(f"report: {run.page}", link=run.page)
-    print_result(f"next: {next_command(run)}")
+    print_result(f"next: {step.command}")
     show_problems(run.problems)
 
 
@@ -239,25 +238,3 @@ def numbers(run: FinishedRun) -> list[str]:
         before = "" if start is None else f" ({start:.3f} before training)"
         lines.append(f"{watched.title} {watched.value:.3f}{before}")
     return lines
-
-
-def next_command(run: FinishedRun) -> str:
-    """Return the command that a user wants next: a check with the own index, else a smaller and faster file.
-
-    A static student is small and fast, and has no such file: it can be tried at once. A training that brought nothing
-    is tried again with a lower rate, a student that was fitted to a model is trained.
-    """
-    training, section = run.record.training, run.recipe.teacher
-    if training is not None and training.fitted and section.vectors is None:
-        on = ["run", run.files.recipe, "train.epochs=auto", "--out", run.folder]
-        return shlex.join(["distilvec", *map(str, on)])
-    if training is not None and training.brought_nothing and training.learning_rate and not run.recipe.stages:
-        rate = f"train.learning_rate={SLOWER * training.learning_rate:.1e}"
-        again = ["run", run.files.recipe, rate, "--out", run.folder.with_name(f"{run.folder.name}-slower")]
-        return shlex.join(["distilvec", *map(str, again)])
-    if section.vectors is None:
-        if run.record.student is not None and run.record.student.layers == 0:
-            return shlex.join(["distilvec", "serve", str(run.student_folder)])
-        return shlex.join(["distilvec", "export", str(run.student_folder), "--to", "onnx-int8"])
-    words = check_words(run.student_folder, section.model_dump(mode="json"))
-    return shlex.join(["distilvec", *map(str, words)])

@@ -1,0 +1,171 @@
+"""Commands after a run: the next one, decided once from what the run knows, and others; all run as printed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distilvec.config.yaml_dialect import load_yaml
+from distilvec.core.errors import DistilvecError
+from distilvec.core.run_folder import RunFolder
+from distilvec.evaluation.overlap import Judgement
+from distilvec.report.advice import still_improves
+from distilvec.report.record import RunRecord, StudentRecord, TrainingRecord
+from distilvec.report.tables import lookup
+from distilvec.report.values import Report
+from distilvec.report.verdicts import index_reason
+from distilvec.train.start import SLOWER
+
+USUAL_TEXTS = 100_000  # that are seen where train.epochs is "auto"
+ENOUGH = 0.9  # of them
+USUAL_LENGTH = ("train.epochs=auto", "train.minutes=null", "train.max_steps=null")
+OTHER_STUDENT = "intfloat/multilingual-e5-small"  # of another family, for an index that English layers do not fit
+# of a recipe's teacher: with any of them the commands, which take its name alone, would open another model
+TEACHER_SETTINGS = (
+    "revision", "preset", "prompts", "pooling", "normalize", "max_length", "truncate_dim", "similarity", "adapters",
+    "quantize",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """A command and the sentence that leads to it; empty where nothing has to be said."""
+
+    why: str
+    command: str
+
+
+def next_step(report: Report) -> NextStep:
+    """Return the first way on that is open to this run.
+
+    A student that was fitted is trained; a training that brought nothing is tried again at a lower rate; a student that
+    does not fit its index gets more training, rows or parameters, as far as there are any, else gives way to another
+    one. All others become a smaller and faster file, but a static one, which has no such file and can be served.
+    """
+    recipe = read_recipe(report)
+    record = report.record or RunRecord()
+    training = record.training or TrainingRecord()
+    run = RunFolder(Path(report.folder))
+    if training.fitted:
+        return NextStep("", _again(run, "", "train.epochs=auto"))
+    if training.brought_nothing and training.learning_rate and not lookup(recipe, "stages"):
+        rate = f"train.learning_rate={SLOWER * training.learning_rate:.1e}"
+        return NextStep("", _again(run, "slower", rate))
+    judgement = record.overlap
+    if judgement is not None and judgement.origin == "index" and judgement.start is not None:
+        way = _way_to_the_index(report, recipe, judgement)
+        if way is not None:
+            return way
+    of_student = ["--trust-remote-code"] if lookup(recipe, "student.trust_remote_code") else []
+    if record.student is not None and record.student.layers == 0:
+        return NextStep("", _command("serve", run.student, *of_student))
+    return NextStep("", _command("export", run.student, "--to", "onnx-int8", *of_student))
+
+
+def _way_to_the_index(report: Report, recipe: dict[str, Any], judgement: Judgement) -> NextStep | None:
+    """Return how a student that was trained on an index gets nearer to it; None for one that fits, or cannot."""
+    record = report.record or RunRecord()
+    training = record.training or TrainingRecord()
+    student = record.student or StudentRecord()
+    run = RunFolder(Path(report.folder))
+    if index_reason(judgement) not in ("in part", "too short"):
+        return None
+    states_length = lookup(recipe, "train.epochs") != "auto" or lookup(recipe, "train.minutes") is not None
+    states_length = states_length or lookup(recipe, "train.max_steps") is not None
+    if states_length and training.texts is not None and training.texts < ENOUGH * USUAL_TEXTS:
+        why = f"The training saw {training.texts:,} texts; without a stated length it sees about {USUAL_TEXTS:,}."
+        return NextStep(why, _again(run, "longer", *USUAL_LENGTH))
+    if still_improves(report) and training.epochs:
+        passes = f"train.epochs={max(1, round(2 * training.epochs))}"
+        why = "The validation still improved at the end: train twice as long."
+        return NextStep(why, _again(run, "longer", passes, *USUAL_LENGTH[1:]))
+    if lookup(recipe, "teacher.limit") is not None and judgement.all_rows is not None:
+        why = f"It read {judgement.texts:,} of {judgement.all_rows:,} rows of the index."
+        return NextStep(why, _again(run, "more-rows", f"teacher.limit={min(judgement.all_rows, 4 * judgement.texts)}"))
+    if any(lookup(recipe, f"student.{key}") is not None for key in ("size", "layers")) and student.parameters:
+        why = (
+            f"It has {student.parameters / 1e6:.1f}M parameters, a part of {student.base_model}: train the whole model."
+        )
+        return NextStep(why, _again(run, "whole", "student.size=null", "student.layers=null"))
+    if student.base_model != OTHER_STUDENT:
+        why = "All layers and rows were trained: another student may fit better."
+        index = index_words(lookup(recipe, "teacher"))
+        return NextStep(why, _command("distill", *index, "--student", OTHER_STUDENT))
+    return None
+
+
+def _again(run: RunFolder, suffix: str, *changes: str) -> str:
+    """Return the command that runs the recipe with changes, in the same folder or in one with a suffix."""
+    folder = run.path.with_name(f"{run.path.name}-{suffix}") if suffix else run.path
+    return _command("run", run.recipe, *changes, "--out", folder)
+
+
+def _command(*words: object) -> str:
+    return shlex.join(["distilvec", *map(str, words)])
+
+
+def next_commands(report: Report, student: Path) -> list[str]:
+    """Return commands for the student, with the paths of this run."""
+    recipe = read_recipe(report)
+    teacher = None
+    if report.record is not None and report.record.teacher is not None and report.record.teacher.parameters:
+        teacher = teacher_by_name(recipe)
+    suite = lookup(recipe, "evaluation.suite")
+    trusts_student = bool(lookup(recipe, "student.trust_remote_code"))
+    trusts_teacher = teacher is not None and bool(lookup(recipe, "teacher.trust_remote_code"))
+    of_student = ["--trust-remote-code"] if trusts_student else []
+    of_both = ["--trust-remote-code"] if trusts_student or trusts_teacher else []
+
+    step = next_step(report)
+    lines = [f"# {step.why}"] if step.why else []
+    commands: list[list[object]] = []
+    if suite:
+        compared = ["--teacher", teacher] if teacher else []
+        commands.append(["evaluate", student, "--suite", suite, *compared, *of_both])
+    if lookup(recipe, "teacher.vectors"):
+        commands.append([*check_words(student, lookup(recipe, "teacher")), *of_student])
+    commands.append(["speed", *([teacher] if teacher else []), student, *of_both])
+    if report.record is None or report.record.student is None or report.record.student.layers != 0:
+        commands.append(["export", student, "--to", "onnx-int8", *of_student])
+    lines += [step.command, *(_command(*words) for words in commands)]
+    return list(dict.fromkeys(lines))
+
+
+def teacher_by_name(recipe: Mapping[str, Any]) -> str | None:
+    """Return the folder or id of a recipe's teacher; None for one that is another model with the recipe's settings."""
+    settings = lookup(recipe, "teacher") or {}
+    if settings.get("attention", "own") != "own" or any(settings.get(name) is not None for name in TEACHER_SETTINGS):
+        return None
+    name: str | None = settings.get("model")
+    return name
+
+
+def check_words(student: Path, teacher: Mapping[str, Any]) -> list[object]:
+    """Return the words of a check against the index of a recipe's section `teacher`, read as for the training."""
+    return ["check", student, *index_words(teacher)]
+
+
+def index_words(teacher: Mapping[str, Any]) -> list[object]:
+    """Return the words that name the index of a recipe's section `teacher`, read as it is there."""
+    words: list[object] = [teacher["vectors"]]
+    for part, name in (teacher.get("columns") or {}).items():
+        words += ["--column", f"{part}={name}"]
+    for name, values in (teacher.get("where") or {}).items():
+        for value in values if isinstance(values, list) else [values]:
+            words += ["--where", f"{name}={'null' if value is None else value}"]
+    for key in ("texts", "similarity", "repeats"):
+        if teacher.get(key) is not None:
+            words += [f"--{key}", teacher[key]]
+    return words
+
+
+def read_recipe(report: Report) -> dict[str, Any]:
+    """Return the report's recipe; empty where it is none that distilvec wrote."""
+    try:
+        recipe = load_yaml(report.recipe or "{}", "the report's recipe")
+    except DistilvecError:
+        return {}
+    return recipe if isinstance(recipe, dict) else {}

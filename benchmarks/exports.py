@@ -19,7 +19,8 @@ from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from benchmarks.stopwatch import machine
 from distilvec.core.files import write_json
-from distilvec.models.load import BUILTIN, resolve_model
+from distilvec.core.model_name import BUILTIN
+from distilvec.models.load import resolve_model
 from distilvec.verbs.export.export import FORMS, export_model
 
 SUITE = Path(__file__).parents[1] / "recipes" / "suites" / "cranfield.yaml"

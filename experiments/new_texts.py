@@ -41,7 +41,7 @@ from distilvec.pipeline.prepare import tokenize_corpus
 from distilvec.pipeline.resolve import resolve
 from distilvec.teachers.open import open_embedder
 from distilvec.teachers.table_embedder import TableEmbedder
-from distilvec.verbs.distill.texts import PIECE
+from distilvec.verbs.distill.words import PIECE
 
 NEW_DOCUMENTS = 600
 SEED = 0

@@ -113,7 +113,7 @@ def test_a_model_and_a_list_of_texts_in_memory(tiny_model, tmp_path):
     )
 
 
-@pytest.mark.parametrize(("texts", "validation"), [(2, 1), (50, 10), (2_000, 100)])
+@pytest.mark.parametrize(("texts", "validation"), [(20, 10), (50, 10), (2_000, 100)])
 def test_a_file_of_any_size_is_trained_on(tiny_model, tmp_path, capsys, texts, validation):
     """README's call: no number of the defaults asks for more texts than there are."""
     (tmp_path / "documents.txt").write_text("\n".join(make_texts(texts)))
@@ -123,18 +123,30 @@ def test_a_file_of_any_size_is_trained_on(tiny_model, tmp_path, capsys, texts, v
     assert (found["train_rows"], found["holdout_rows"]) == (texts - validation, validation)
     lines = capsys.readouterr().err
     assert f"{texts:,} texts, {validation:,} of them for validation" in lines
-    assert ("a batch holds 1 texts" in lines) == (texts == 2)
+    assert ("a batch holds 10 texts" in lines) == (texts == 20)
+
+
+def test_too_few_texts_are_refused_and_long_ones_count_by_their_pieces(tiny_model, tmp_path):
+    texts = make_texts(19)
+    with refused("texts", "found 19 different texts"):
+        distilvec.distill(str(tiny_model), [*texts, *texts], layers=2, overrides=SMALL)
+    (tmp_path / "notes").mkdir()
+    for number in range(3):
+        (tmp_path / "notes" / f"{number}.md").write_text("# Notes\n\n" + " ".join(make_texts(270)[90 * number :][:90]))
+    (tmp_path / "notes" / "picture.png").write_bytes(b"")
+    run = distilvec.distill(str(tiny_model), "notes", layers=2, out="run", overrides={"train.max_steps": 2, **SMALL})
+    assert sum(source.rows for source in run.record.data.sources) > 10  # documents, and their pieces
 
 
 @pytest.mark.parametrize("method", ["rkd", "distilcse_ckd", "redact_scores"])
 def test_fewer_texts_than_a_batch_are_one_batch(tiny_model, tmp_path, method):
     """Also for methods that compare the texts of a batch, which must all be of one size."""
     student = distilvec.distill(
-        str(tiny_model), make_texts(12), layers=2, method=method, out="run", epochs=2, overrides=SMALL
+        str(tiny_model), make_texts(24), layers=2, method=method, out="run", epochs=2, overrides=SMALL
     ).student
     assert np.isfinite(student.encode(["river"])).all()
     record = json.loads(RunFolder(tmp_path / "run").record.read_text())
-    assert record["training"]["steps"] == 2 and record["training"]["texts"] == 2 * 6
+    assert record["training"]["steps"] == 2 and record["training"]["texts"] == 2 * record["data"]["train_rows"] < 2 * 32
 
 
 def test_vectors_in_memory_as_the_teacher(tiny_model):

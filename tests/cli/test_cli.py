@@ -161,6 +161,45 @@ def test_a_wrong_path_is_refused_before_anything_heavy_is_imported(arguments, ke
     assert (done.returncode, done.stdout) == (2, "set()\n") and f"distilvec: [{key}]" in done.stderr
 
 
+WRONG = {  # arguments of `distill`, and what is said
+    "texts.txt model": "[TEACHER] texts.txt is a file of texts, and the teacher comes first. Give:",
+    "texts.txt": "distilvec distill all-MiniLM-L6-v2 texts.txt",
+    "model": "[TEXTS] no texts to train on",
+    "model few.txt": "[TEXTS] found 5 different texts; a student needs 20",
+    "model bare.csv": "[--column] bare.csv has no column",
+    "model bare.csv --column text=body": "[--column] bare.csv has no column 'body'",
+    "model empty": "[TEXTS] empty: no readable file",
+    "model texts.txt --size 5": "[--size] found '5', 5 parameters. Did you mean 5M?",
+    "model texts.txt --method redcat": "did you mean 'redact'?",
+    "db": "[TEACHER] db holds docs.lance",
+    "runs/none texts.txt": "[TEACHER] runs/none does not exist",
+}
+
+
+def test_wrong_texts_columns_and_sizes_are_refused_before_torch_is_imported(tmp_path):
+    """All in one process, each by its own words."""
+    (tmp_path / "texts.txt").write_text("\n".join(make_texts(40)))
+    (tmp_path / "few.txt").write_text("\n".join([*make_texts(5), *make_texts(5)]))
+    (tmp_path / "bare.csv").write_text("1,a text of many words in the first row\n2,another one\n")
+    for folder in ("empty", "model", "db/docs.lance"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "model" / "config.json").write_text("{}")
+    code = (
+        "import sys, time; from distilvec.__main__ import run_command\n"
+        "for line in sys.argv[1:]:\n"
+        "    assert run_command(['distill', *line.split(), '--dry-run']) == 2, line\n"
+        "print({'torch', 'transformers'} & {*sys.modules})"
+    )
+    line = [sys.executable, "-c", code, *WRONG]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
+    messages = done.stderr.splitlines()
+    assert len(messages) == len(WRONG)
+    for said, expected in zip(messages, WRONG.values(), strict=True):
+        assert expected in said
+    assert "has the file no header?" in messages[4] and "…" in messages[4]
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [

@@ -138,7 +138,7 @@ DAMAGED = {
     "semicolons.csv": (b"id;text\n1;a, b\n", "line 1: its columns are separated by ';'"),
     "tabs.csv": (b"id\ttext\n1\ta\n", "line 1: its columns are separated by"),
     "wide.jsonl": ('{"text": "a"}\n'.encode("utf-16"), "line 1: UTF-16"),
-    "texts.json": (b'["a", "b"]', "row 1: a JSON str"),
+    "texts.json": (b'["a", 1]', "row 2: a JSON int"),
     "number.json": (b"3", "a JSON int"),
     "a.xlsx": (b"text\n", r"unknown extension '.xlsx'.*\.jsonl"),
 }

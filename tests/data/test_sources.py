@@ -104,6 +104,17 @@ def test_a_condition_that_no_row_meets_is_said(tmp_path, capsys):
     assert "no row has '2' as 'part'; found: 1 " in capsys.readouterr().err
 
 
+def test_markdown_files_are_texts_where_a_folder_has_no_others(tmp_path):
+    (tmp_path / "one.md").write_text("# One\n\nfirst")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "two.md").write_text("second\n")
+    assert [text.strip() for text in read(tmp_path)] == ["second", "# One\n\nfirst"]
+    (tmp_path / "texts.txt").write_text("a line\n")
+    assert [text.strip() for text in read(tmp_path)] == ["a line"], "they describe the others"
+    (tmp_path / "list.json").write_text('["a", "b"]')
+    assert read(tmp_path / "list.json") == ["a", "b"]
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path):
     key = "corpus.sources.2.path"
     refuse(key, "not found", path=tmp_path / "none.txt", position=2)

@@ -152,7 +152,7 @@ def source_names(count: int, texts: str = "texts", column: str = "column") -> di
 def check_model_path(name: str, key: str) -> None:
     """DistilvecError for the path of a model that does not exist. Ids and addresses are left to the loader."""
     is_address = "://" in name or name.startswith("openai:")
-    looks_like_a_path = name.startswith((".", "~", os.sep)) or name.count("/") > 1 or name.endswith("/")
+    looks_like_a_path = name.startswith((".", "~", os.sep, "runs/")) or name.count("/") > 1 or name.endswith("/")
     if looks_like_a_path and not is_address and not Path(name).exists():
         raise DistilvecError(f"{name} does not exist.", "Check the path.", key=key)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+BUILTIN = "all-MiniLM-L6-v2"  # that a package of the extra `quickstart` brings
 MODEL_FILES = frozenset({"modules.json", "config.json", "adapter_config.json"})  # a model's folder has one of them
 
 

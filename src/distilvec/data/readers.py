@@ -43,6 +43,7 @@ TABLES = (*(f"{kind}{packed}" for kind in (".jsonl", ".csv", ".tsv") for packed 
 VECTOR_COLUMNS = ("embedding", "vector", "embeddings", "vectors")
 READABLE = (".txt", ".txt.gz", ".txt.zst", *TABLES)
 MAPPING = ".json"
+MARKDOWN = ".md"  # a document, which is one text
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _PARQUET_ROWS = 1024
 _LONGEST_FIELD = 1 << 30  # characters; the csv module's own limit of 131072 is below the length of some documents
@@ -100,7 +101,7 @@ def check_readable(path: Path) -> None:
     if not path.is_file():
         problem = "a folder" if path.is_dir() else "not a file"
         raise DistilvecError(f"{path}: {problem}.", fix)
-    if extension(path) not in (*READABLE, MAPPING):
+    if extension(path) not in (*READABLE, MAPPING, MARKDOWN):
         raise DistilvecError(f"{path}: unknown extension '{path.suffix}'.", fix)
     with path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:  # its three lines would be texts
@@ -175,7 +176,7 @@ class _Lines:
 
 def _line_rows(path: Path, kind: str) -> Rows:
     """The rows of a file of lines. An error of decoding or parsing gets its line, which the library does not know."""
-    read = {"txt": _text_rows, "jsonl": _json_rows, "csv": _csv_rows, "tsv": _tsv_rows}[kind]
+    read = {"txt": _text_rows, "md": _document_rows, "jsonl": _json_rows, "csv": _csv_rows, "tsv": _tsv_rows}[kind]
     lines = _Lines(path)
     try:
         for row in read(lines):
@@ -188,6 +189,10 @@ def _line_rows(path: Path, kind: str) -> Rows:
 def _text_rows(lines: _Lines) -> Iterator[Row]:
     for line in lines:
         yield {"text": line}
+
+
+def _document_rows(lines: _Lines) -> Iterator[Row]:
+    yield {"text": "".join(lines)}
 
 
 def _json_rows(lines: _Lines) -> Iterator[Row]:
@@ -272,8 +277,8 @@ def _repeated(names: list[str]) -> str | None:
 
 
 def _json_file_rows(path: Path) -> Rows:
-    """The objects of an array; or the texts of {word: [text, ...]}, each with its word."""
-    expected = 'expected [{"text": "..."}, ...] or {"word": ["text", ...], ...}'
+    """The objects or texts of an array; or the texts of {word: [text, ...]}, each with its word."""
+    expected = 'expected ["text", ...], [{"text": "..."}, ...] or {"word": ["text", ...], ...}'
     with about("", path):
         text = path.read_text(encoding="utf-8-sig")
     fix = "Save it as an array of objects, or as JSON Lines with the ending .jsonl."
@@ -284,6 +289,8 @@ def _json_file_rows(path: Path) -> Rows:
     if isinstance(content, list):
         for number, row in enumerate(content, 1):
             where = f"{path}, row {number}"
+            if isinstance(row, str):
+                row = {"text": row}
             if not isinstance(row, dict):
                 raise DistilvecError(f"{where}: a JSON {type(row).__name__}; {expected}.")
             yield where, row

@@ -16,10 +16,8 @@ from distilvec.core.model_name import ModelName
 from distilvec.core.storage import Remote
 from distilvec.data import readers
 from distilvec.data.origins import COLUMNS as DOCUMENT_COLUMNS
-from distilvec.data.readers import READABLE, VECTOR_COLUMNS, extension, names_of
+from distilvec.data.readers import MARKDOWN, READABLE, VECTOR_COLUMNS, extension, names_of
 from distilvec.data.task_rows import shown_value, some_of
-from distilvec.models.load import load_tokenizer
-from distilvec.models.tokenizers import tokenizer_hash
 
 COLUMNS = (  # the first group of which every column exists, in small or capital letters, gives the texts
     ["text"],
@@ -40,6 +38,8 @@ COLUMNS = (  # the first group of which every column exists, in small or capital
 OTHER_TEXTS = frozenset(("pos", "neg", "positive", "negative", "answer", "response", "passage", "content", "context"))
 
 _SHOWN_VALUES = 10  # of a column, in a message
+SHOWN_NAME = 30  # characters of a column's name, in a message
+HEADER_WORDS = 5  # of a column's name; with more it is a text
 
 
 class SourceText(NamedTuple):
@@ -131,6 +131,8 @@ def read_texts(source: SourceSection, position: int) -> Iterator[SourceText]:
 def source_files(source: SourceSection, position: int) -> list[Path]:
     """The local files of a source: the file itself, or a folder's readable files, sorted, at any depth.
 
+    Markdown files of a folder are texts where it has no others; beside others they describe these.
+
     Of an address they are local copies, which are fetched here if they are missing or other than the remote files. A
     tokenizer has none: see `source_content`.
 
@@ -151,10 +153,11 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
     key = f"corpus.sources.{position}.path"
     with about(key):
         files = table_files(path, lambda file: extension(file) in READABLE)
+        files = files or table_files(path, lambda file: extension(file) == MARKDOWN)
         for file in files:
             readers.check_readable(file)  # links to nothing and pipes are no texts
     if not files:
-        fix = f"Readable: {', '.join(READABLE)}."
+        fix = f"Readable: {', '.join((*READABLE, MARKDOWN))}."
         if readers.is_saved_dataset(path):
             fix = "Name what save_to_disk wrote with 'dataset'."
         raise DistilvecError(f"{path}: no readable file in the folder.", fix, key=key)
@@ -170,6 +173,9 @@ def source_content(source: SourceSection, position: int, files: Sequence[Path]) 
     if source.tokenizer is None:
         with about(f"{key}.path"):
             return hash_files(files)
+    from distilvec.models.load import load_tokenizer  # with torch: a wrong path or column is refused without it
+    from distilvec.models.tokenizers import tokenizer_hash
+
     with about(f"{key}.tokenizer", source.tokenizer):
         tokenizer = load_tokenizer(ModelName(source.tokenizer, source.revision))
     return combine([("tokenizer", tokenizer_hash(tokenizer)), ("special", " ".join(tokenizer.all_special_tokens))])
@@ -177,6 +183,8 @@ def source_content(source: SourceSection, position: int, files: Sequence[Path]) 
 
 def _tokens(name: str, revision: str | None) -> Iterator[str]:
     """The texts of a tokenizer's tokens but its special ones, by number."""
+    from distilvec.models.load import load_tokenizer
+
     tokenizer = load_tokenizer(ModelName(name, revision))
     special = set(tokenizer.all_special_tokens)
     for token, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
@@ -212,8 +220,11 @@ def text_columns(names: list[str], source: SourceSection, place: str) -> list[st
     hints = [nearest(name, names) for name in ("text", "sentence")]
     hint = next((hint for hint in hints if hint), ".")
     tried = ", ".join(" and ".join(group) for group in COLUMNS)
-    problem = f"no column with a usual name of texts ({tried}); found: {', '.join(names) or 'none'}"
-    raise DistilvecError(f"{place} has {problem}.", f"Name the right one, or call it 'text'{hint}", key="..column")
+    problem = f"no column with a usual name of texts ({tried}); found: {_listed(names)}"
+    fix = f"Name the right one, or call it 'text'{hint}"
+    if any(len(name.split()) > HEADER_WORDS for name in names):
+        fix = "Its first row looks like a text: has the file no header? Add a first line with names, such as text."
+    raise DistilvecError(f"{place} has {problem}.", fix, key="..column")
 
 
 def _texts(
@@ -330,4 +341,10 @@ def _text(row: readers.Row, value: object, column: str, source: SourceSection, w
 
 
 def _names_line(name: str, names: list[str]) -> str:
-    return f"found: {', '.join(names) or 'none'}{nearest(name, names) or '.'}"
+    return f"found: {_listed(names)}{nearest(name, names) or '.'}"
+
+
+def _listed(names: list[str]) -> str:
+    """The names of columns for a message, long ones cut."""
+    shown = [name if len(name) <= SHOWN_NAME else f"{name[:SHOWN_NAME]}…" for name in names]
+    return ", ".join(shown) or "none"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import logging
 import pickle
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -19,10 +22,12 @@ from transformers.utils import SAFE_WEIGHTS_NAME, cached_file
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import files_below
-from distilvec.core.model_name import MODEL_FILES, ModelName
+from distilvec.core.log import log
+from distilvec.core.model_name import BUILTIN, MODEL_FILES, ModelName
 from distilvec.models.parts import is_static, max_length, text_tokenizer, tokens_without_row
 
 PROBE = "a text"
+SILENT_SECONDS = 3.0  # of a search on the hub, before a line says so
 HOW_TO_TRUST = (
     "If you trust its authors' code, give --trust-remote-code, or set trust_remote_code=true beside the model in a "
     "recipe."
@@ -72,7 +77,8 @@ def reading(model: ModelName) -> Iterator[None]:
     Every other error stays as it is.
     """
     try:
-        yield
+        with _telling_of_the_hub(model.name):
+            yield
     except DistilvecError:
         raise
     except Exception as error:
@@ -86,6 +92,24 @@ def reading(model: ModelName) -> Iterator[None]:
         else:
             raise
         raise DistilvecError(f"cannot load {model}: {reason}.", fix) from error
+
+
+@contextmanager
+def _telling_of_the_hub(name: str) -> Iterator[None]:
+    """Log after SILENT_SECONDS that a model which is not on this machine is looked for, and a near name."""
+    is_id = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is not None and not Path(name).exists()
+    if not is_id or isinstance(try_to_load_from_cache(name, "config.json"), str):
+        yield
+        return
+    near = difflib.get_close_matches(name, [BUILTIN, BUILTIN.lower()], n=1, cutoff=0.9)
+    hint = f"; did you mean {BUILTIN}?" if near and name != BUILTIN else ""
+    timer = threading.Timer(SILENT_SECONDS, log, [f"looking for {name} on huggingface.co{hint}"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------

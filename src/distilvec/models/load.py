@@ -29,7 +29,7 @@ from transformers.utils import cached_file
 
 from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.info import Role
-from distilvec.core.model_name import ModelName
+from distilvec.core.model_name import BUILTIN, ModelName
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.similarity import Similarity, read_similarity
 from distilvec.models.adapters import CONFIG as ADAPTER
@@ -52,7 +52,6 @@ from distilvec.models.weights import own_weights
 EXPERTS_FILE = "distilvec_experts.py"  # the copy of models/experts.py in a student's folder; saved students name it
 EXPERTS_TYPE = "distilvec_experts.Experts"
 OURS = (EXPERTS_TYPE, "distilvec.models.experts.Experts")
-BUILTIN = "all-MiniLM-L6-v2"
 SETTINGS = "config_sentence_transformers.json"
 _PROMPT_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _KINDS = {  # packages of modules that a model with one dense vector for each text does not have

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-from distilvec.core.model_name import ModelName
+from distilvec.core.model_name import BUILTIN, ModelName
 
 _LICENSE = ("license", "license_name", "license_link")  # of a card's metadata
 _CACHED = re.compile(r"models--(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)")  # a folder of the hub's cache
@@ -58,7 +58,7 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 def hub_ids(model: ModelName) -> list[str]:
     """Return the id of a model on the hub; for a folder without one the ids that its card is based on."""
-    from distilvec.models.load import BUILTIN, folder_of, hub_name
+    from distilvec.models.load import folder_of, hub_name
 
     name = model.name
     if name.removeprefix("sentence-transformers/") == BUILTIN and not Path(name).exists():

@@ -34,6 +34,7 @@ LEAST_RANK = 32  # below it, the rarest tokens cost less than more numbers for e
 RANK_STEP = 4
 NEURON_STEP = 64
 LEAST_TOKENS = 1000
+LEAST_PARAMETERS = 1000  # of a size: below, its unit was forgotten
 SMALL = 15_000_000  # parameters, below which a teacher of WIDE dimensions has wider layers than the budget suits
 WIDE = 768
 MULTILINGUAL = 100_000  # tokens, from which a vocabulary is taken for that of several languages
@@ -71,7 +72,10 @@ def parse_size(text: str) -> Budget:
         if number > 100:
             raise DistilvecError(f"found '{text}'; a student has at most 100% of the model.", "Give less.")
         return Budget(share=number / 100)
-    return Budget(parameters=round(number * _UNITS[match[2]]))
+    parameters = round(number * _UNITS[match[2]])
+    if parameters < LEAST_PARAMETERS:
+        raise DistilvecError(f"found '{text}', {parameters:,} parameters.", f"Did you mean {number:g}M?")
+    return Budget(parameters=parameters)
 
 
 @dataclass(frozen=True)

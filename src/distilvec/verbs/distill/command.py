@@ -19,6 +19,7 @@ from distilvec.cli.options import (
     option,
     read_columns,
     read_where,
+    source_names,
 )
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError, about, set_by
@@ -154,7 +155,17 @@ def distill(
     """
     from distilvec.core.method_file import check_method_name
     from distilvec.students.design import parse_size
-    from distilvec.verbs.distill.words import TextName, check_teacher, check_texts, is_change, read_dims, text_paths
+    from distilvec.teachers.sources import source_kind
+    from distilvec.verbs.distill.words import (
+        TextName,
+        check_content,
+        check_has_texts,
+        check_teacher,
+        check_texts,
+        is_change,
+        read_dims,
+        text_paths,
+    )
 
     check_dry_run(dry_run, json_file)
     words = texts or []
@@ -165,11 +176,16 @@ def distill(
         check_model_path(student, "--student")
     check_input(test, "--test")
     check_input(pairs, "--pairs")
-    check_teacher(teacher)
+    check_teacher(teacher, names)
+    column_names = read_columns(columns or [])
     with about("texts"):
         check_texts(names)
     with about("queries"):
         check_texts(query_names)
+    if source_kind(teacher) in ("model", "api"):
+        check_has_texts(teacher, names or None)
+        with set_by(source_names(len(names), column="--column")):
+            check_content(names, column_names.get("text"))
     if size is not None:
         with about("--size"):
             parse_size(size)
@@ -208,7 +224,7 @@ def distill(
         method=method,
         out=out,
         api_model=api_model,
-        columns=read_columns(columns or []),
+        columns=column_names,
         where=read_where(where) if where else None,
         limit=limit,
         similarity=similarity,

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.cli.options import names_by_key, option_keys
+from distilvec.cli.options import names_by_key, option_keys, source_names
 from distilvec.config.base import as_name, excerpt
 from distilvec.config.paths import resolve_key
 from distilvec.config.recipe import (
@@ -24,7 +24,7 @@ from distilvec.config.recipe import (
     stated_sizes,
 )
 from distilvec.config.schema import CacheSection, Recipe, TeacherSection
-from distilvec.core.errors import DistilvecError, about, user_error
+from distilvec.core.errors import DistilvecError, about, set_by, user_error
 from distilvec.core.log import log
 from distilvec.core.model_name import ModelName
 from distilvec.formats.replace import read_record
@@ -36,6 +36,7 @@ from distilvec.teachers.indexes.stores import read_address, store_of
 from distilvec.teachers.sources import check_source_kind, index_keys, source_kind
 from distilvec.verbs.distill.command import distill as command
 from distilvec.verbs.distill.texts import text_sources, with_column, with_pieces
+from distilvec.verbs.distill.words import STANDARD_INPUT, check_content, check_has_texts
 
 KEYS = option_keys(command)  # of the recipe, by the names of arguments
 TEACHER = "teacher"  # student.model: the teacher's own backbone
@@ -223,12 +224,8 @@ def _check_request(request: Request) -> None:
         raise DistilvecError(problem, "Name that file.", key="texts")
     if request.queries is not None and request.kind == "array":
         raise DistilvecError("an array of vectors has none of the queries.", "Leave the queries out.", key="queries")
-    if request.texts is None and request.kind != "table":
-        raise DistilvecError(
-            "no texts to train on.",
-            "Name a file or folder of texts like those that the student will read: distilvec distill TEACHER TEXTS.",
-            key="texts",
-        )
+    if request.kind != "table":
+        check_has_texts(request.teacher, request.texts)
 
 
 def _teacher_section(request: Request, root: Path) -> dict[str, Any]:
@@ -395,6 +392,10 @@ def _corpus_sources(request: Request, root: Path) -> list[dict[str, Any]]:
         documents = text_sources(request.texts, root, role="document", language=request.language)
         if request.kind != "table" and "text" in request.columns:
             documents = with_column(documents, request.columns["text"])
+        if request.kind in ("model", "api"):
+            paths = [source.get("path", STANDARD_INPUT) for source in documents]
+            with set_by(source_names(len(paths), column="columns")):
+                check_content(paths, request.columns.get("text"))
         if request.kind != "table" and "origin" in request.columns:
             documents = [{**source, "origin": request.columns["origin"]} for source in documents]
         # A table has no vectors of pieces, and an array none of other texts than its own

@@ -17,6 +17,8 @@ from distilvec.data.sources import read_source
 from distilvec.pipeline.inputs import Texts, source_keys
 from distilvec.verbs.distill.words import (
     BUILT_IN,
+    LONG_TEXT,
+    PIECE,
     STANDARD_INPUT,
     TextName,
     check_texts_name,
@@ -24,10 +26,6 @@ from distilvec.verbs.distill.words import (
     matching_files,
 )
 
-# Texts that a model reads only in part are trained on in pieces as well. Both numbers are characters: a token
-# has about four in English, so that a long text fills the 256 tokens that many small models read.
-LONG_TEXT = 1000
-PIECE = 400
 LONG_SHARE = 0.05  # of a source's first texts: where fewer are long, pieces would change little
 SAMPLE = 1000
 

@@ -13,6 +13,12 @@ from distilvec.core.errors import DistilvecError, about, nearest
 STANDARD_INPUT = "-"
 BUILT_IN = "python-docstrings"  # texts that every machine has, for a first try
 DATA_SET_ID = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME of the hub
+FEWEST_TEXTS = 20
+# Texts that a model reads only in part are trained on in pieces as well. Both numbers are characters: a token
+# has about four in English, so that a long text fills the 256 tokens that many small models read.
+LONG_TEXT = 1000
+PIECE = 400
+ENOUGH_TEXTS = 1000
 GLOB_CHARACTERS = frozenset("*?[")
 
 
@@ -66,6 +72,43 @@ def check_texts_name(name: str) -> None:
     raise DistilvecError(f"{name} does not exist.", fix)
 
 
+def check_content(names: Sequence[str], column: str | None) -> None:
+    """Read the first texts of local files: a wrong column, an unreadable file and too few texts are refused at once.
+
+    What is elsewhere, and standard input, is read later.
+    """
+    from distilvec.config.schema import SourceSection
+    from distilvec.data.sources import read_source
+
+    texts: set[str] = set()
+    pieces = 0
+    for position, name in enumerate(names):
+        if name in (STANDARD_INPUT, BUILT_IN) or is_pattern(name) or not Path(name).exists():
+            return
+        source = SourceSection(path=Path(name), column=column)
+        for text in read_source(source, position):
+            texts |= {text.strip()} - {""}
+            pieces += len(text) // PIECE if len(text) > LONG_TEXT else 0
+            if len(texts) + pieces >= FEWEST_TEXTS:
+                return
+    raise DistilvecError(
+        f"found {len(texts)} different texts; a student needs {FEWEST_TEXTS}, and is of use from {ENOUGH_TEXTS:,} on.",
+        "Give more texts like those that the student will read.",
+        key="texts",
+    )
+
+
+def check_has_texts(teacher: object, texts: object) -> None:
+    """Refuse a teacher without stored texts where none are named."""
+    if texts is None:
+        example = teacher if isinstance(teacher, str) else "TEACHER"
+        raise DistilvecError(
+            "no texts to train on.",
+            f"Name a file or folder of texts like those that the student will read: distilvec distill {example} TEXTS.",
+            key="texts",
+        )
+
+
 def read_dims(text: str) -> list[int]:
     """Read numbers with commas."""
     parts = [part.strip() for part in text.split(",")]
@@ -76,11 +119,16 @@ def read_dims(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def check_teacher(name: str) -> None:
-    """Refuse a model or an index that is a path and does not exist, and an address of no known kind."""
+def check_teacher(name: str, texts: Sequence[str] = ()) -> None:
+    """Refuse a model or an index that is a path and does not exist, an address of no known kind, and texts."""
+    from distilvec.data.readers import READABLE
     from distilvec.teachers.sources import check_source_kind, index_keys, source_kind
 
     with about("teacher"):
+        if source_kind(name) == "model" and name.lower().endswith(READABLE) and Path(name).is_file():
+            model = texts[0] if len(texts) == 1 and not Path(texts[0]).is_file() else "all-MiniLM-L6-v2"
+            problem = f"{name} is a file of texts, and the teacher comes first."
+            raise DistilvecError(problem, f"Give: distilvec distill {model} {name}.")
         check_source_kind(name)
         if source_kind(name) == "table":
             index_keys(name)

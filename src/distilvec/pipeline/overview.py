@@ -47,6 +47,7 @@ from distilvec.teachers.model_embedder import CHARACTERS_A_TOKEN, ModelEmbedder
 from distilvec.train.stages import Stage
 from distilvec.train.trainer import planned_steps
 
+UNLESS = " unless the student knows its texts from the start"
 SAMPLE_TEXTS = 2048  # whose lengths are looked at
 MEASURED_TOKENS = 1024  # that are embedded to measure a rate
 SHORT_QUANTILE = 0.25
@@ -390,11 +391,11 @@ def _training_time(job: Job) -> str | None:
     seconds = _seconds_of(job, embedder, texts)
     if seconds is None:
         return None
-    unless = " unless the student knows its texts from the start" if _may_know_its_texts(job) else ""
+    unless = UNLESS if may_know_its_texts(job) else ""
     return f"about {duration(STEP_FORWARDS * seconds + 60 * sum(minutes))} for the training{unless}"
 
 
-def _may_know_its_texts(job: Job) -> bool:
+def may_know_its_texts(job: Job) -> bool:
     """Whether the student has all of the teacher's layers, so that a training may end at once (train/trainer.py)."""
     section = job.recipe.student
     is_whole = section.intermediate_size is None and section.embedding is None

@@ -299,7 +299,7 @@ def measure_pace(encoder: Encoder, objective: Objective, data: TrainingData, tra
         return result
 
     with tempfile.TemporaryDirectory() as folder:
-        hooks = TrainingHooks(validate=timed)
+        hooks = TrainingHooks(validate=timed, title="measuring the speed of the training")
         trainer = Trainer(encoder, objective, sample, settings, TrainingFolder(Path(folder)), "pace", hooks)
         state = trainer.run()
     if not state.finished:

@@ -76,6 +76,7 @@ class TrainingHooks:
     highest_rate: float = HIGHEST_RATE  # of a recipe without a learning rate
     ends_early: bool = False  # where validation is flat, if the distance to the teacher is measured
     another_follows: bool = False  # a further stage begins from the last weights
+    title: str = "training"  # of the progress
 
 
 class Trainer:
@@ -167,7 +168,7 @@ class Trainer:
         warned = self.metrics.resume(self.state.step)
         for monitor in self.monitors:
             monitor.warned = monitor.kind in warned
-        bar = progress("training", self.total_steps, "steps", done=self.state.step)
+        bar = progress(self.hooks.title, self.total_steps, "steps", done=self.state.step)
         try:
             with stop_on_signals(self._ask_to_stop), bar as advance, processes.exchange(only=False):
                 if self.state.step == 0:

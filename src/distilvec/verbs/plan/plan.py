@@ -38,12 +38,14 @@ from distilvec.pipeline.judgement import draw_rows, student_embedder
 from distilvec.pipeline.objectives import trains_projection
 from distilvec.pipeline.overview import (
     SAMPLE_TEXTS,
+    UNLESS,
     PerToken,
     SampleTeacher,
     StageCost,
     TextCost,
     cost_of_a_text,
     embedding_rate,
+    may_know_its_texts,
     measure_stage,
     missing_role,
     sample_rows,
@@ -153,7 +155,12 @@ def make_plan(job: Job, fleet: Fleet | None = None, run: Callable[[], Run] | Non
     lines += _student_lines(job, student)
     if start is not None:
         lines.append(["start", start.text])
-    lines += _training_lines(job.stages, costs) if costs else NO_TRAINING
+    if costs:
+        training = _training_lines(job.stages, costs)
+        training[0][1] += UNLESS if may_know_its_texts(job) else ""
+        lines += training
+    else:
+        lines += NO_TRAINING
     if judgement is not None:
         lines.append(["judgement", judgement.text])
     lines += evaluation_lines(job, evaluation)

@@ -54,15 +54,8 @@ def test_the_student_is_its_model_behind_the_layer_of_least_squares(fitted, tiny
     texts = make_texts(200)
     own = torch.tensor(load(stranger, device="cpu").encode(texts))
     layer = next(module for module in student if type(module).__name__ == "Dense").linear
-    expected = torch.nn.functional.normalize(own @ layer.weight.T + layer.bias, dim=-1)
+    expected = torch.nn.functional.normalize(own @ layer.weight.T, dim=-1)
     np.testing.assert_allclose(student.encode(texts), expected.detach(), atol=1e-5)
-
-    # No other bias is better for this weight: the residuals of the texts that it was fitted to add up to nothing
-    corpus = resolve(fitted(), tmp_path / "run").corpus
-    known = corpus.texts(corpus.train_rows)
-    targets = torch.tensor(load(tiny_model, device="cpu").encode(known))
-    residuals = targets - (torch.tensor(load(stranger, device="cpu").encode(known)) @ layer.weight.T + layer.bias)
-    assert residuals.mean(0).abs().max() < 1e-3
 
     training = result.record.training
     assert training.steps == 0 and training.fitted and "Fitted, not trained" in training.shipped
@@ -123,7 +116,7 @@ def test_narrower_and_chosen_layers_of_the_teacher_are_fitted(fitted, tmp_path):
 
 def test_the_plan_counts_every_minute(fitted, tmp_path):
     rows = dict(make_plan(resolve(fitted(), tmp_path / "run")).lines)
-    assert rows["start"].startswith("a linear layer, fitted to 168 texts") and "on 32 validation texts" in rows["start"]
+    assert rows["start"].startswith("a linear layer, fitted to 168 texts")
     assert rows["training"] == "none (train.epochs=0)"
     measured = json.loads((Path(__file__).parents[2] / "results" / "fitted.json").read_text())["rows"]
     for name, row in {"all-MiniLM-L6-v2": measured["minilm"], "all-mpnet-base-v2": measured["mpnet"]}.items():

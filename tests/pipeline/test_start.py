@@ -126,7 +126,7 @@ def test_a_wider_teacher_is_approached(started, tmp_path):
     small = architectures.bert(tmp_path / "small")
     changes = {"teacher__model": str(folder), "student__model": str(small), "train__max_steps": 1}
     job, start = started(**changes, student__layers=BEST, student__start="ridge")
-    before, after = start.ridge_distances["student.3.linear"]
+    before, after = start.ridge_distances["student.2.linear"]
     assert after < 0.8 * before, "a random layer leads nowhere near the teacher"
     assert start.layer_distances[1] <= start.layer_distances[0] < before, "layers are compared behind a ridge"
     train(job)
@@ -171,7 +171,7 @@ def test_a_student_of_another_family_gets_a_fitted_layer_at_equal_widths(tiny_re
     changes = {"student__model": str(stranger), "student__layers": None, "train__max_steps": 1}
     result = run(tiny_recipe(**changes), tmp_path / "run")
     assert kinds(tmp_path / "run").count("Dense") == 1
-    assert "ridge student.3.linear" in result.record.training.start
+    assert "ridge student.2.linear" in result.record.training.start
     plain = run(tiny_recipe(**changes, student__dense="never"), tmp_path / "plain")
     assert "Dense" not in kinds(tmp_path / "plain")
     assert result.validation["untrained_distance"] < plain.validation["untrained_distance"]
@@ -210,7 +210,7 @@ def test_another_revision_of_the_teachers_model_is_another_model(tiny_recipe, ti
         (repository / "refs").mkdir(exist_ok=True)
         (repository / "refs" / name).write_text(commit)
     teacher = {"teacher__model": "me/tiny", "teacher__revision": "v1", "student__layers": None}
-    for revision, dense in (("v1", "auto"), ("1" * 40, "auto"), ("v2", "affine")):
+    for revision, dense in (("v1", "auto"), ("1" * 40, "auto"), ("v2", "always")):
         recipe = tiny_recipe(**teacher, student__model="me/tiny", student__revision=revision)
         assert resolve(recipe, tmp_path / "run").recipe.student.dense == dense, revision
 
@@ -226,7 +226,7 @@ def test_a_teacher_is_known_by_its_weights(tiny_recipe, tiny_model, tmp_path):
     texts.write_text("rain on the roof\na train to Ankara\n")
     distilvec.transplant(str(tiny_model), texts, tmp_path / "trimmed", options={"letters": "seen"})
     for student in (tmp_path / "first" / "student", tmp_path / "trimmed"):
-        for teacher, dense in ((tiny_model, "auto"), (renamed, "auto"), (namesake, "affine")):
+        for teacher, dense in ((tiny_model, "auto"), (renamed, "auto"), (namesake, "always")):
             changes = {"teacher__model": str(teacher), "student__model": str(student), "student__layers": None}
             assert resolve(tiny_recipe(**changes), tmp_path / "run").recipe.student.dense == dense, (student, teacher)
 
@@ -236,7 +236,7 @@ def test_a_record_without_weights_has_the_teachers_name(tiny_recipe, tiny_model,
     student = tmp_path / "first" / "student"
     record = json.loads((student / "distillation.json").read_text())
     del record["teacher"]["weights"]
-    for name, dense in ((record["teacher"]["name"], "auto"), ("another", "affine")):
+    for name, dense in ((record["teacher"]["name"], "auto"), ("another", "always")):
         record["teacher"]["name"] = name
         (student / "distillation.json").write_text(json.dumps(record))
         recipe = tiny_recipe(student__model=str(student), student__layers=None)
@@ -259,7 +259,7 @@ def test_a_student_of_an_index_stays_its_student_when_the_index_grows(tiny_recip
         return resolve(recipe, tmp_path / folder)
 
     run(student_of(200, tiny_model, "first").recipe, tmp_path / "first")
-    assert student_of(200, tiny_model, "again").recipe.student.dense == "affine"
+    assert student_of(200, tiny_model, "again").recipe.student.dense == "always"
     for count in (200, 260):
         job = student_of(count, tmp_path / "first" / "student", "later")
         assert job.recipe.student.dense == "fold", "its own layer goes on"
@@ -365,7 +365,7 @@ def test_python_starts_from_ridge(tmp_path, wide_teacher):
     small = str(architectures.bert(tmp_path / "small"))
     distilvec.distill(str(wide_teacher), texts, student=small, out=tmp_path / "run", epochs=1)
     record = json.loads(RunFolder(tmp_path / "run").record.read_text())
-    assert "ridge student.3.linear" in record["training"]["start"]
+    assert "ridge student.2.linear" in record["training"]["start"]
 
 
 @pytest.mark.parametrize("method", ["talas", "emo", "redact"])

@@ -1,4 +1,4 @@
-"""Ridge regression: numpy's solution, predictions without a row, the prior, and a bias chosen on rows held out."""
+"""Ridge regression: numpy's solution, predictions without a row, and the prior."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from distilvec.students.regression import STRENGTHS, affine, mean_distance, ridge
+from distilvec.students.regression import STRENGTHS, mean_distance, ridge
 
 
 def rows(count, inner, outer, seed=0):
@@ -71,30 +71,3 @@ def test_vectors_that_are_cut_keep_the_first_dimensions(outer):
 def test_a_prior_that_does_not_fit_is_not_kept():
     inputs, targets = rows(40, 8, 3)
     assert not ridge(inputs, targets).keeps
-
-
-def test_a_bias_and_the_strength_of_least_distance_on_rows_held_out():
-    inputs, targets = rows(50, 6, 9)
-    inputs, targets = inputs + 2, targets + 5 * torch.arange(9)
-    found = affine(inputs[:30], targets[:30], inputs[30:], targets[30:])
-    x, y = inputs.double().numpy(), targets.double().numpy()
-    with_ones = np.hstack([x[:30], np.ones((30, 1))])
-    variance = x[:30].var(0).sum() * 30 / 6
-    expected = {}
-    for strength in STRENGTHS:
-        penalty = np.diag([strength * variance] * 6 + [0])  # the bias is free
-        solution = np.linalg.solve(with_ones.T @ with_ones + penalty, with_ones.T @ y[:30])
-        predicted = torch.tensor(x[30:] @ solution[:6] + solution[6])
-        expected[mean_distance(predicted, torch.tensor(y[30:]))] = solution
-    best = min(expected)
-    assert found.distance == pytest.approx(best) and len(expected) == len(STRENGTHS)
-    np.testing.assert_allclose(found.weight, expected[best][:6].T, atol=1e-6)
-    np.testing.assert_allclose(found.bias, expected[best][6], atol=1e-6)
-
-
-def test_vectors_that_are_cut_need_no_bias():
-    inputs = torch.nn.functional.normalize(rows(60, 8, 8)[0], dim=-1)
-    targets = torch.nn.functional.normalize(inputs[:, :3], dim=-1)
-    found = affine(inputs[:40], targets[:40], inputs[40:], targets[40:])
-    assert found.distance < 1e-6 and not found.bias.any()
-    torch.testing.assert_close(found.weight, torch.eye(3, 8, dtype=torch.float64))

@@ -143,12 +143,11 @@ class StudentSection(Section):
         "every dropout rate of the backbone; 'own': those of its configuration; by default 0 where all that is learned "
         "are the teacher's vectors, else 'own'",
     )
-    dense: Literal["auto", "always", "affine", "keep", "fold", "never"] = key(
+    dense: Literal["auto", "always", "keep", "fold", "never"] = key(
         "auto",
-        "what follows the pooling; 'always': a new linear layer into the teacher's space, 'affine': the same with a "
-        "bias, behind vectors of length 1; 'keep': the model's own modules, 'fold': these with neighbouring linear "
-        "layers as one matrix; 'auto': 'fold' for layers of the teacher, 'affine' for those of another model, 'always' "
-        "where else the widths differ",
+        "what follows the pooling; 'always': a new linear layer into the teacher's space, 'keep': the model's own "
+        "modules, 'fold': these with neighbouring linear layers as one matrix; 'auto': 'fold' for layers of the "
+        "teacher, 'always' for those of another model, and where else the widths differ",
     )
     built_in_prompt: str | None = key(
         None,

@@ -117,7 +117,7 @@ def with_linear_layer(section: StudentSection, description: TeacherDescription) 
 
     What is in this space already (the teacher's layers, what was made of them) keeps its modules after the pooling
     ('fold'), or gets a new layer ('always') where they cannot be kept, such as those behind another pooling. Another
-    model gets a layer with a bias behind its vectors ('affine'). 'auto' stays without such modules, and for a fresh
+    model gets a new layer, too. 'auto' stays without such modules, and for a fresh
     backbone or a static student of the teacher: a layer then follows where widths differ.
     """
     if section.dense != "auto" or section.config is not None:
@@ -126,7 +126,7 @@ def with_linear_layer(section: StudentSection, description: TeacherDescription) 
         assert section.model is not None
         folder = _model_folder(ModelName(section.model, section.revision, section.trust_remote_code), "student.model")
         if not _is_model_of(description.info, folder) and not _is_made_of(description, read_record(folder)):
-            return section.model_copy(update={"dense": "always" if section.is_static else "affine"})
+            return section.model_copy(update={"dense": "always"})
     source = source_model(section, description.info)
     if source is None or section.is_static:
         return section

@@ -35,14 +35,13 @@ from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.layers import best_layers, choose_layers, number_of_choices
-from distilvec.students.regression import Affine, Ridge, affine, logistic, mean_distance, ridge
+from distilvec.students.regression import logistic, mean_distance, ridge
 from distilvec.train.checkpoint import read_tensors, with_prefix, write_tensors
 from distilvec.train.stages import any_in_teacher_space
 
 CHOICE_TEXTS, RIDGE_TEXTS = (512, 1024), (16384, 20480)  # texts that are read, the shortest of those drawn
 BATCH = 64
 MOST_ROWS = 16384  # of a regression, where a text has several
-HELD_OUT = 2048  # validation texts that the strength of a layer with a bias is chosen on
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,7 @@ def has_new_layer(job: Job) -> bool:
         return False
     dense = job.recipe.student.dense
     widths_differ = job.student.hidden_size != job.teacher.info.dim
-    return dense in ("always", "affine") or (dense == "auto" and widths_differ)
+    return dense == "always" or (dense == "auto" and widths_differ)
 
 
 def fresh_layer(job: Job, student: SentenceTransformer) -> str | None:
@@ -303,12 +302,7 @@ def _with_fitted_layers(start: Start, part: str, job: Job, data: PreparedData, s
         linear = owner.get_submodule(name).to(device)
         with torch.no_grad():
             before = mean_distance(linear(inputs), targets)
-        if linear.bias is None:
-            fit: Ridge | Affine = ridge(inputs, targets)
-        else:
-            held_out = _pairs(job, data, encoder, objective, {name: maps[name]}, held_out=True)
-            fit = affine(inputs, targets, *held_out[name])
-            weights[f"{part}.{name}.bias"] = fit.bias.float().cpu()
+        fit = ridge(inputs, targets)
         weights[f"{part}.{name}.weight"] = fit.weight.float().cpu()
         distances[f"{part}.{name}"] = (before, fit.distance)
     student.cpu()
@@ -321,19 +315,16 @@ def _pairs(
     encoder: Encoder,
     objective: Objective,
     maps: Mapping[str, LinearPairs],
-    held_out: bool = False,
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return inputs and targets of linear layers on training texts, or on validation texts, which are `held_out`."""
+    """Return inputs and targets of linear layers on training texts."""
     of_student = replace(objective.student_outputs, second_view=False, attention_layers=())
     of_student |= OutputSpec(pre_dense=True)
     of_teacher = required_outputs(objective, job.examples)
-    most = (HELD_OUT, HELD_OUT) if held_out else RIDGE_TEXTS
-    texts = min(most[0], len(_trained_rows(job, held_out)))
+    texts = min(RIDGE_TEXTS[0], len(_trained_rows(job)))
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in maps}
-    title = "choosing the layer's strength" if held_out else "fitting the linear layer"
-    with torch.no_grad(), progress(title, texts, "texts") as advance:
+    with torch.no_grad(), progress("fitting the linear layer", texts, "texts") as advance:
         done = 0
-        for batch, teacher in _batches(job, data, of_teacher, most, encoder.model.device, held_out):
+        for batch, teacher in _batches(job, data, of_teacher, RIDGE_TEXTS, encoder.model.device):
             outputs = encoder(batch, of_student)
             for name, read in maps.items():
                 parts[name].append(read(batch, outputs, teacher))
@@ -380,11 +371,10 @@ def _batches(
     required: OutputSpec,
     texts: tuple[int, int],
     device: torch.device,
-    held_out: bool = False,
 ) -> Iterator[tuple[TextBatch, ModelOutputs]]:
     """Yield batches of texts with their teacher outputs; `texts` are drawn at random, and the longest left out."""
     count, most = texts
-    rows = _trained_rows(job, held_out)
+    rows = _trained_rows(job)
     training_data = replace(data.training_data(required | OutputSpec(embedding=True)), examples=None)
     drawn = np.random.Generator(np.random.PCG64(0)).permutation(rows)[:most]
     drawn = drawn[np.argsort(training_data.tokens.lengths[drawn], kind="stable")][:count]
@@ -393,11 +383,11 @@ def _batches(
         yield batch, training_data.teacher.signals(batch)
 
 
-def _trained_rows(job: Job, held_out: bool = False) -> np.ndarray:
-    """Return the rows of the corpus that training reads, or those that validation reads."""
+def _trained_rows(job: Job) -> np.ndarray:
+    """Return the rows of the corpus that training reads."""
     if job.examples is not None:
-        return np.unique(job.examples.rows[job.examples.holdout if held_out else job.examples.train])
-    return job.corpus.holdout_rows if held_out else job.corpus.train_rows
+        return np.unique(job.examples.rows[job.examples.train])
+    return job.corpus.train_rows
 
 
 def _vector_pairs(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs, unit: bool) -> tuple[Tensor, Tensor]:

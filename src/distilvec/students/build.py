@@ -4,8 +4,8 @@ With `student.layers: 0` a table of token vectors (students/static.py) has the p
 
 Every student is backbone -> pooling -> linear layer without bias to the teacher's dim (if the dims differ) ->
 normalisation (if the teacher normalises): stock modules that load everywhere. A student of the teacher's own layers has
-the teacher's modules in place of that linear layer (students/after_pooling.py); that of another model has a layer with
-a bias behind its normalised vectors. A recipe may put a mixture of experts after the pooling, the one module of ours.
+the teacher's modules in place of that linear layer (students/after_pooling.py); that of another model has the layer
+also where the dims are equal. A recipe may put a mixture of experts after the pooling, the one module of ours.
 
 Pooling, length, attention mask and tokenizer are those of the student's model, unless the recipe states others. Prompts
 are the teacher's: student and teacher are trained on the same input. What else the model has is named in the plan.
@@ -123,10 +123,7 @@ def build_with_notes(
             mixture = [Experts(dim, section.experts.count, **settings)]
         linear = own_modules or []
         if own_modules is None and needs_new_layer(section, source.modules[1:], teacher, compatible, dim):
-            has_bias = section.dense == "affine" and compatible
-            linear = [Dense(dim, teacher.dim, bias=has_bias, activation_function=nn.Identity())]
-            if has_bias and teacher.normalized:  # else a bias would count less for pooled vectors that are longer
-                linear.insert(0, Normalize())
+            linear = [Dense(dim, teacher.dim, bias=False, activation_function=nn.Identity())]
         normalize = [Normalize()] if teacher.normalized else []
 
         # y = Norm(Linear(Mean(Transf(x))))   (REDACT, eq. 1)
@@ -344,7 +341,7 @@ def needs_new_layer(
     By default where the dims differ, and in place of modules of the teacher that cannot be kept.
     """
     if section.dense != "auto" or not compatible:
-        return section.dense in ("always", "affine")
+        return section.dense == "always"
     if dim != teacher.dim:
         return True
     return section.model == "teacher" and not section.is_static and has_own_modules(later_modules)

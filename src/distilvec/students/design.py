@@ -86,8 +86,8 @@ class ModelShape:
     row_size: numbers of a row of the token table; less than `hidden_size` if the table is factorized already
     dim: of the model's vectors
     linear_dim: outputs of the linear layer that its students get behind the pooling: the dim of the teacher
-    linear: when they get it: "auto" where the pooling gives other dimensions, "always", "affine" (always, with a bias)
-        or "never"; with "keep" students with layers have the model's own modules instead
+    linear: when they get it: "auto" where the pooling gives other dimensions, "always" or
+        "never"; with "keep" students with layers have the model's own modules instead
     position_parameters: the tables of positions and types, with the norm behind them
     layer_parameters: one layer, with all of its `neurons`
     neuron_parameters: one neuron of one feed-forward layer
@@ -116,7 +116,7 @@ class ModelShape:
     no_factorizing: str = ""
     no_pruning: str = ""
     no_narrowing: str = ""
-    linear: Literal["auto", "always", "affine", "keep", "never"] = "auto"
+    linear: Literal["auto", "always", "keep", "never"] = "auto"
 
     @property
     def parameters(self) -> int:
@@ -248,8 +248,6 @@ def count_parts(shape: ModelShape, split: Split) -> Parts:
 
 def linear_parameters(shape: ModelShape, width: int) -> int:
     """Return the parameters of the new linear layer behind pooled vectors of this width; 0 without one."""
-    if shape.linear == "affine":
-        return (width + 1) * shape.linear_dim
     if shape.linear == "never" or (shape.linear != "always" and width == shape.linear_dim):
         return 0
     return width * shape.linear_dim

@@ -75,50 +75,6 @@ def ridge(inputs: Float[Tensor, "n in"], targets: Float[Tensor, "n out"]) -> Rid
     return best
 
 
-class Affine(NamedTuple):
-    """The W and b that minimize |X W' + b - Y|^2 + penalty |W - prior|^2, in float64; `prior` as in `Ridge`.
-
-    `distance` is the mean distance of the directions of X W' + b to those of Y, on rows that were not fitted to.
-    """
-
-    weight: Float[Tensor, "out in"]
-    bias: Float[Tensor, " out"]
-    distance: float
-
-
-def affine(
-    inputs: Float[Tensor, "n in"],
-    targets: Float[Tensor, "n out"],
-    held_out_inputs: Float[Tensor, "m in"],
-    held_out_targets: Float[Tensor, "m out"],
-) -> Affine:
-    """Return the regression with a bias whose prior and penalty have the least `distance` on the rows held out.
-
-    Penalties are STRENGTHS times the mean variance of an input. With an infinite one the layer keeps the first
-    dimensions, without a bias: see `ridge`.
-    """
-    x, y = inputs.double(), targets.double()
-    held_x, held_y = held_out_inputs.double(), held_out_targets.double()
-    x_mean, y_mean = x.mean(0), y.mean(0)
-    x, y = x - x_mean, y - y_mean
-    values, vectors = torch.linalg.eigh(x.T @ x)
-    first_dims = torch.eye(y.shape[1], x.shape[1], dtype=x.dtype, device=x.device)
-    priors = [torch.zeros_like(first_dims)]
-    if y.shape[1] <= x.shape[1]:
-        priors.append(first_dims)
-    layers = []
-    for prior in priors:
-        cross = vectors.T @ (x.T @ (y - x @ prior.T))
-        for strength in STRENGTHS:
-            penalty = strength * float(values.mean().clamp_min(1e-12))
-            weight = (vectors @ (cross / (values.clamp_min(0) + penalty)[:, None])).T + prior
-            layers.append((weight, y_mean - weight @ x_mean))
-    if len(priors) > 1:
-        layers.append((first_dims, torch.zeros_like(y_mean)))
-    fits = [Affine(weight, bias, mean_distance(held_x @ weight.T + bias, held_y)) for weight, bias in layers]
-    return min(fits, key=lambda fit: fit.distance)
-
-
 def mean_distance(x: Float[Tensor, "n dim"], y: Float[Tensor, "n dim"]) -> float:
     """Return the mean distance of the rows' directions."""
     return float((F.normalize(x, dim=-1) - F.normalize(y, dim=-1)).norm(dim=-1).mean())

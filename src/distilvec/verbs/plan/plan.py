@@ -51,7 +51,7 @@ from distilvec.pipeline.overview import (
     sample_rows,
 )
 from distilvec.pipeline.prepare import align_tokens, prepare_teacher, tokenize_corpus, tokenize_for
-from distilvec.pipeline.start import HELD_OUT, RIDGE_TEXTS, fitted_parts
+from distilvec.pipeline.start import RIDGE_TEXTS, fitted_parts
 from distilvec.pipeline.student import untrained_student
 from distilvec.pipeline.texts import below_limits, left_out
 from distilvec.report.model_card import shorter_reading
@@ -191,11 +191,10 @@ def _start_estimate(job: Job, tokens: TokenStore, student: SentenceTransformer) 
         return None
     corpus = job.corpus
     fitted = min(RIDGE_TEXTS[0], len(corpus.train_rows))
-    held_out = min(HELD_OUT, len(corpus.holdout_rows))
     lengths = np.asarray(tokens.lengths[sample_rows(corpus)], dtype=np.int64)
     rate, _ = embedding_rate(student_embedder(job, student, "student"), corpus.prompted(sample_rows(corpus)))
-    seconds = rate.mean(lengths) * (fitted + held_out + len(corpus.holdout_rows))
-    text = f"a linear layer, fitted to {fitted:,} texts, its strength chosen on {held_out:,} validation texts"
+    seconds = rate.mean(lengths) * (fitted + len(corpus.holdout_rows))
+    text = f"a linear layer, fitted to {fitted:,} texts"
     return Estimate(f"{text}: about {duration(seconds)}", seconds)
 
 

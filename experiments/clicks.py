@@ -5,7 +5,7 @@
 
 english: WORK is a folder of experiments.switch, with the index of a maker and a student of another family (--base). Its
 20,000 documents are judged by Cranfield's and XQuAD's queries. turkish: WORK is a new folder; the index has the
-paragraphs of TQuAD and others, and two layers of the maker are its student.
+paragraphs of TQuAD and others, and two layers of the maker, with the tokens that these texts use, are its student.
 
 Judged searches become a log. An old search, by the maker, shows ten documents. People ask popular questions more often
 (Zipf), look at position p with the chance p^-0.7, and click a relevant document that they see; one in five clicks is on
@@ -35,16 +35,17 @@ from benchmarks.stopwatch import spent
 from distilvec.config import recipe as recipes
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
-from distilvec.evaluation.overlap import nearest_rows, shares
+from distilvec.evaluation.overlap import WIDER, nearest_rows, shares
 from distilvec.evaluation.pairs import PairJudgement, PairScore, scores_by_query
 from distilvec.evaluation.significance import difference_interval
 from distilvec.pipeline.run import run
 from experiments.new_texts import texts_of
-from experiments.switch import Work, embedded
+from experiments.switch import Way, Work, embedded, measured_ways, rankings_of
+from experiments.switch import table as switch_table
 
 TURKISH = {"tquad": "tquad_retrieval_dev"}
 SIZE = 800  # documents of the Turkish index
-FILES = ("judgements", "clicks", "weighted clicks")
+FILES = ("clicks", "judgements", "weighted clicks")
 HELD_OUT, LOGGED = 0.25, 0.5  # shares of judged documents that no file names, and of questions that make the files
 SHOWN, LOOK, SEEN_CLICK, NOISE = 10, 0.7, 0.8, 0.2
 SEARCHES = 4  # for each question, on average
@@ -155,7 +156,11 @@ def main() -> None:
         if not any(keys.items() <= row.items() for row in results["rows"]):
             results["rows"].append(keys | measured(work, split, base, name, folder))
             write_json(arguments.json, results)
-    print(clicks_table(earlier_results(arguments.json, {"rows": []})))
+    if arguments.collection == "english":
+        results = earlier_results(arguments.json, {})
+        results.setdefault("beside", {})[arguments.maker.name] = rows_beside(work, split, folder)
+        write_json(arguments.json, results)
+    print(clicks_tables(earlier_results(arguments.json, {})))
 
 
 def make_turkish(work: Work, maker: Path, base: str) -> None:
@@ -171,6 +176,7 @@ def make_turkish(work: Work, maker: Path, base: str) -> None:
         pq.write_table(pa.table({"id": np.arange(len(texts)), "text": texts, "embedding": vectors}), work.index)
     tree = index_recipe("base", work) | {"method": {"name": "redact"}, "train": {"epochs": 6}}
     tree["student"] = {"model": str(maker.resolve()), "layers": 2, "max_length": 128}
+    tree["student"]["vocabulary"] = {"kind": "trim", "letters": "seen"}  # as by --language tr
     run(recipes.validate(tree), work.folder / base / "run")
     embedded(work.folder / base / "run" / "student", work.queries, "query", work.folder / base / "queries")
 
@@ -328,11 +334,25 @@ def change(score: Callable[[Array], Array], judged: Array, queries: Mapping[str,
     return Change(len(numbers), **means, low=interval.low / 100, high=interval.high / 100)
 
 
+def rows_beside(work: Work, split: Split, folder: Path) -> dict[str, Any]:
+    """The stages beside the rows of experiments.switch, all on the tested questions alone."""
+    rankings = rankings_of(work)
+    for name in FILES:
+        stage = name.replace(" ", "-")
+        rankings[stage] = nearest_rows(np.load(folder / stage / "queries.npy"), work.stored, WIDER)
+    # Times are those of the other table, and of another day
+    ways = measured_ways(work, rankings, split.tested)
+    return {way.name: Way(way.name, way.tasks).to_json() for way in ways}
+
+
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def clicks_table(results: Mapping[str, Any]) -> str:
-    """Return a line for each file and collection: the tested questions before and after, and the decision."""
+def clicks_tables(results: Mapping[str, Any]) -> str:
+    """Return a line for each file and collection: the tested questions before and after, and the decision.
+
+    Below it are the stages beside the other ways to answer the tested questions, for each maker.
+    """
     head = ["index, student", "trained on", "judged by", "answers that the file may name", "other answers"]
     head += ["overlap@10", "the stage is"]
     lines: list[Sequence[str]] = []
@@ -341,7 +361,11 @@ def clicks_table(results: Mapping[str, Any]) -> str:
         for task, tested in result.tested.items():
             changes = [change.text for change in (tested.named, tested.others, tested.overlap)]
             lines.append([f"{result.maker}, {result.base}", result.file, task, *changes, verdict])
-    return markdown_table(head, lines, columns="lllrrrl")
+    tables = [markdown_table(head, lines, columns="lllrrrl")]
+    for maker, rows in results.get("beside", {}).items():
+        tables.append(f"The same stages beside the other ways to search the index of {maker}, on the tested queries:")
+        tables.append(switch_table(rows))
+    return "\n\n".join(tables)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,10 @@ OTHER_TITLES = {
     "bm25": "BM25, no model",
     "minilm": "all-MiniLM-L6-v2 as it is, all documents embedded again",
     "e5": "multilingual-e5-small as it is, all documents embedded again",
+    # experiments.clicks, on a part of the queries
+    "judgements": "5M, 3 minutes of training, then the judgements of the other half",
+    "clicks": "5M, 3 minutes of training, then clicks on the other half",
+    "weighted-clicks": "5M, 3 minutes of training, then clicks on the other half by their position",
 }
 
 
@@ -152,7 +156,8 @@ def main() -> None:
         write_json(work.folder / "latency.json", latencies(work))
     else:
         results = earlier_results(arguments.json, {})
-        rows = {way.name: way.to_json() for way in measured_ways(work)}
+        ways = measured_ways(work, rankings_of(work), np.arange(len(work.queries)))
+        rows = {way.name: way.to_json() for way in ways}
         results[arguments.name] = {"machine": machine(), "documents": DOCUMENTS, "rows": rows}
         write_json(arguments.json, results)
         print(table(rows))
@@ -348,11 +353,9 @@ class Way:
         return float(np.mean([figures.ndcg.mean for figures in self.tasks.values()]))
 
 
-def measured_ways(work: Work) -> list[Way]:
-    """Every way whose vectors are there."""
-    maker_queries = work.vectors("maker", "queries")
-    expected = nearest_rows(maker_queries, work.stored, 10)
-    rankings = {"maker": nearest_rows(maker_queries, work.stored, WIDER)}
+def rankings_of(work: Work) -> dict[str, Array]:
+    """The first hundred documents of every way whose vectors are there, int64 [queries, 100]."""
+    rankings = {"maker": nearest_rows(work.vectors("maker", "queries"), work.stored, WIDER)}
     for folder in sorted(work.folder.iterdir()):
         if (folder / "ranked.npy").exists():
             rankings[folder.name] = np.load(folder / "ranked.npy")
@@ -360,7 +363,11 @@ def measured_ways(work: Work) -> list[Way]:
             again = (folder / "documents.npy").exists()
             documents = work.vectors(folder.name, "documents") if again else work.stored
             rankings[folder.name] = top_k(work.vectors(folder.name, "queries"), documents, WIDER)[0]
+    return rankings
 
+
+def measured_ways(work: Work, rankings: Mapping[str, Array], tested: Array) -> list[Way]:
+    """The figures of rankings on the tested queries, given by their numbers, and what each way took."""
     student_latencies = earlier_results(work.folder / "latency.json", {})
     ways = []
     for name, ranked in rankings.items():
@@ -369,7 +376,7 @@ def measured_ways(work: Work) -> list[Way]:
         ways.append(
             Way(
                 name,
-                task_figures(work, expected, ranked),
+                task_figures(work, rankings["maker"][:, :10], ranked, tested),
                 _minutes(time_taken.get("seconds")),
                 _minutes(time_taken.get("processor_seconds")),
                 latency["milliseconds"],
@@ -378,8 +385,8 @@ def measured_ways(work: Work) -> list[Way]:
     return ways
 
 
-def task_figures(work: Work, expected: Array, ranked: Array) -> dict[str, TaskFigures]:
-    """The figures of one ranking, by collection.
+def task_figures(work: Work, expected: Array, ranked: Array, tested: Array) -> dict[str, TaskFigures]:
+    """The figures of one ranking on the tested queries, by collection.
 
     Queries about one paragraph of XQuAD are not independent: intervals are over the means of judged documents there.
     """
@@ -388,6 +395,7 @@ def task_figures(work: Work, expected: Array, ranked: Array) -> dict[str, TaskFi
     first = 0
     for task in work.tasks:
         part = slice(first, first + len(task.queries))
+        is_tested = np.isin(np.arange(part.start, part.stop), tested)
         first = part.stop
         rows = np.array([row_of.get(text, -1) for text in task.documents])
         judged = np.stack([task.judged[:, 0], rows[task.judged[:, 1]]], axis=1)
@@ -395,11 +403,14 @@ def task_figures(work: Work, expected: Array, ranked: Array) -> dict[str, TaskFi
         judged, gains = judged[is_stored], task.gains[is_stored]
         ideal = _padded(judged[:, 0], gains, len(task.queries))
         gains_by_rank = found_gains(ranked[part, :10], len(work.documents), judged, gains)
-        origins = judged[np.unique(judged[:, 0], return_index=True)[1], 1] if task.name == "xquad-en" else None
+        origins = None
+        if task.name == "xquad-en":
+            first_judgements = np.unique(judged[:, 0], return_index=True)[1]
+            origins = judged[first_judgements, 1][is_tested]
         figures[task.name] = TaskFigures(
-            overlap=_share(shares(expected[part], ranked[part, :10]), origins),
-            within_100=_share(shares(expected[part], ranked[part]), origins),
-            ndcg=_share(ndcg(gains_by_rank, ideal, 10), origins),
+            overlap=_share(shares(expected[part], ranked[part, :10])[is_tested], origins),
+            within_100=_share(shares(expected[part], ranked[part])[is_tested], origins),
+            ndcg=_share(ndcg(gains_by_rank, ideal, 10)[is_tested], origins),
         )
     return figures
 
@@ -432,7 +443,7 @@ def best_first(rows: Mapping[str, Mapping[str, Any]]) -> list[Way]:
 
 
 def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """The rows as Markdown; averages of the two collections, nDCG@10 of each, and milliseconds where some are known."""
+    """The rows as Markdown; averages of the two collections, nDCG@10 of each, and times where some are known."""
     ways = best_first(rows)
     columns = [
         ["queries by", *(way.title for way in ways)],
@@ -440,8 +451,9 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
         ["of the ten in the first 100", *(f"{way.within_100:.2f}" for way in ways)],
         ["nDCG@10, Cranfield", *(_with_interval(way.tasks["cranfield"].ndcg) for way in ways)],
         ["nDCG@10, XQuAD", *(_with_interval(way.tasks["xquad-en"].ndcg) for way in ways)],
-        ["minutes", *(_number(way.minutes, 0) for way in ways)],
     ]
+    if any(way.minutes is not None for way in ways):
+        columns.append(["minutes", *(_number(way.minutes, 0) for way in ways)])
     if any(way.milliseconds is not None for way in ways):
         columns.append(["ms a query", *(_number(way.milliseconds, 1) for way in ways)])
     head, *lines = zip(*columns, strict=True)

@@ -18,7 +18,6 @@ from distilvec.core.objective import Objective
 from distilvec.core.options import in_words
 from distilvec.core.registry import method_class
 from docs.site.reference_pages import PARTS, arguments, flow, table, words
-from experiments.clicks import clicks_table
 from experiments.pages.costs import precisions
 from experiments.pages.parts import read
 from experiments.pages.sizes import students
@@ -26,10 +25,6 @@ from experiments.sentence_level import STUDENTS, averages, by_name
 from experiments.shootout import spread
 
 STUDENT = ("model", "layers", "pooling", "max_length", "experts", "head")  # keys on a method's page
-CLICKS = (
-    "Clicks simulated from judged searches (`python -m experiments.clicks`), and nDCG@10 on the full judgements of "
-    "questions that no file has, with the interval of the difference:"
-)
 COSTS = {  # results of step_cost, with the page that has them all
     "step_cost": "papers/talas.md",
     "step_cost_tokens": "papers/emo.md",
@@ -43,7 +38,10 @@ def names() -> list[str]:
 
 
 def completed(name: str, text: str) -> str:
-    """Return a method's page: the idea and the equations of `text`, then what is made."""
+    """Return a method's page: the idea and the equations of `text`, then what is made.
+
+    Where `text` has its own measurements, these are the page's.
+    """
     method = method_class(name)
     parts = {
         "At a glance": glance(name, method),
@@ -51,7 +49,7 @@ def completed(name: str, text: str) -> str:
         "Options": options(name, method),
         "The recipe's values": settings(name),
         "Cost": cost(name),
-        "Measured": measured(name),
+        "Measured": "" if "\n## Measured\n" in text else measured(name),
         "Citation": f"```bibtex\n{method.citation}\n```" if method.citation else "",
     }
     idea, equations = text.split("\n## Equations\n")
@@ -174,9 +172,6 @@ def cost(name: str) -> str:
 def measured(name: str) -> str:
     """Return the method's rows of the comparisons."""
     parts = [students()] if name == "redact" else []
-    clicks = read("clicks") if name == "clicks" else None
-    if clicks is not None:
-        parts.append(f"{CLICKS}\n\n{clicks_table(clicks)}")
     parts += [*sentence_scores(name), *task_scores(name)]
     return "\n\n".join(parts) or "Not measured yet: no comparison in `results/` has this method."
 

@@ -10,6 +10,7 @@ from benchmarks.exports import exports_table
 from benchmarks.markdown import markdown_table
 from experiments.black_box import table as ways_table
 from experiments.built_in_prompt import table as built_in_table
+from experiments.clicks import clicks_tables
 from experiments.clients import clients_table
 from experiments.fitted import table as fitted_table
 from experiments.held_out_origins import origins_table
@@ -67,6 +68,7 @@ def parts() -> Parts:
             "databases": tables(("index_databases", databases_table)),
             "mixed": tables(("mixed_index", mixed_table)),
         },
+        "docs/methods/clicks.md": {"clicks": tables(("clicks", clicks_tables))},
         "docs/task_student.md": {
             "classify": tables(("classify", classify_table)),
             "intents": tables(("intents", intents_table)),

@@ -87,9 +87,9 @@ OTHER_TITLES = {
     "minilm": "all-MiniLM-L6-v2 as it is, all documents embedded again",
     "e5": "multilingual-e5-small as it is, all documents embedded again",
     # experiments.clicks, on a part of the queries
-    "judgements": "5M, 3 minutes of training, then the judgements of the other half",
-    "clicks": "5M, 3 minutes of training, then clicks on the other half",
-    "weighted-clicks": "5M, 3 minutes of training, then clicks on the other half by their position",
+    "judgements": "5M, 3 minutes of training, then judgements",
+    "clicks": "5M, 3 minutes of training, then clicks",
+    "weighted-clicks": "5M, 3 minutes of training, then clicks by their position",
 }
 
 

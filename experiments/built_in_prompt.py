@@ -11,7 +11,6 @@ be given. WORKSPACE keeps the runs, so that the same command resumes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from sentence_transformers import SentenceTransformer
 
 import distilvec
 from benchmarks.markdown import markdown_table
-from benchmarks.results import earlier_results
+from benchmarks.results import earlier_results, workspace_parser
 from distilvec.core.files import write_json
 from distilvec.core.model_name import ModelName
 from distilvec.core.vectors import cosine_pairs
@@ -58,11 +57,7 @@ WAYS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workspace", type=Path)
-    parser.add_argument("--teacher", type=Path, required=True)
-    parser.add_argument("--json", type=Path, required=True)
-    arguments = parser.parse_args()
+    arguments = workspace_parser(__doc__, "--teacher").parse_args()
     torch.set_num_threads(1)
     arguments.workspace.mkdir(parents=True, exist_ok=True)
     texts = [" ".join(text.split()) for text in english_texts(TEXTS + NEW)]

@@ -10,7 +10,6 @@ that the same command resumes; a training that was stopped has no seconds, and i
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 
 import distilvec
 from benchmarks.markdown import markdown_table
-from benchmarks.results import earlier_results
+from benchmarks.results import earlier_results, workspace_parser
 from distilvec.core.files import write_json
 from distilvec.pipeline.finished_run import FinishedRun
 from experiments.linear_layer import english_texts
@@ -31,11 +30,7 @@ STEPS = 590  # of 32 texts
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workspace", type=Path)
-    parser.add_argument("--teachers", type=Path, required=True)
-    parser.add_argument("--json", type=Path, required=True)
-    arguments = parser.parse_args()
+    arguments = workspace_parser(__doc__, "--teachers").parse_args()
     torch.set_num_threads(1)
     arguments.workspace.mkdir(parents=True, exist_ok=True)
     texts = arguments.workspace / "texts.txt"

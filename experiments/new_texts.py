@@ -11,7 +11,6 @@ $DISTILVEC_DATA the texts.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -26,7 +25,7 @@ import numpy as np
 
 import distilvec
 from benchmarks.markdown import markdown_table
-from benchmarks.results import earlier_results
+from benchmarks.results import earlier_results, workspace_parser
 from distilvec.core.files import write_json
 from distilvec.core.similarity import NEIGHBOR_COUNT
 from distilvec.data.corpus_files import pieces
@@ -100,11 +99,8 @@ INPUTS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workspace", type=Path)
-    parser.add_argument("--teachers", type=Path, required=True)
+    parser = workspace_parser(__doc__, "--teachers")
     parser.add_argument("--inputs", nargs="+", choices=list(INPUTS), default=list(INPUTS))
-    parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
     for name in arguments.inputs:
         source = INPUTS[name]()

@@ -90,7 +90,7 @@ def test_a_mistake_in_a_recipe_is_reported_before_anything_heavy_is_imported():
     ("arguments", "message"),
     [
         (["run", "redcat"], "did you mean 'redact'"),
-        (["run", "absent.yaml"], "recipe not found: absent.yaml"),
+        (["run", "absent.yaml"], "absent.yaml: No such file"),
         (["run", "redact", "train.lr=1"], "[train.lr] unknown key"),
         (["run", "redact", "--variant", "mxbia"], "did you mean 'mxbai'"),
         (["recipes", "hide"], "No such command 'hide'"),

@@ -95,7 +95,7 @@ def test_an_output_file_may_be_in_a_new_folder():
     assert not Path("out").exists()
     assert run_command(["runs", ".", "--json", "out/new/x.json"]) == 0
     assert json.loads(Path("out/new/x.json").read_text()) == []
-    with refused("", "x.json is not a folder"):
+    with refused("path", "Not a directory"):
         check_output_file(Path("out/new/x.json/y.json"))
 
 

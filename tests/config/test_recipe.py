@@ -408,6 +408,7 @@ DOCSTRINGS = {"corpus": {"sources": [{"builtin": "python-docstrings"}]}}
         ({}, "teacher.limit", 5),
         ({}, "teacher.columns", {"text": "body"}),
         ({}, "teacher.repeats", "first"),
+        ({}, "teacher.refresh", True),
         ({}, "teacher.texts", "texts.txt"),
         ({}, "teacher.made_by", "m"),
         ({"teacher": {"model": "m", "api": {}}}, "teacher.limit", 5),

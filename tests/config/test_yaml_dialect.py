@@ -116,10 +116,10 @@ def test_files_that_cannot_be_read(tmp_path):
     assert read_yaml(tmp_path / "bom.yaml", "suite", "Fix.") == {"a": 1}
     for name, message in (
         ("big.yaml", "more than 4,000,000 bytes"),
-        ("binary.yaml", "not a UTF-8 text file"),
+        ("binary.yaml", "not valid Unicode"),
         ("dangling.yaml", "No such file"),
         ("loop.yaml", "Too many levels"),
-        ("absent.yaml", "suite not found"),
+        ("absent.yaml", "No such file"),
         (f"{300 * 'x'}.yaml", "File name too long"),
         ("", "is a folder"),
     ):

@@ -90,6 +90,6 @@ def test_a_drive_without_locks_is_said(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with refused("", "No locks available"), acquire_lock(tmp_path / "lock", "", wait=True):
+    with refused("path", "No locks available"), acquire_lock(tmp_path / "lock", "", wait=True):
         pass
     assert not is_locked(tmp_path / "lock")

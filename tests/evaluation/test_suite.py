@@ -120,12 +120,12 @@ def test_problems_of_the_data_name_task_and_file(suite):
 
 
 def test_a_suite_that_is_missing_or_no_text(tmp_path):
-    with pytest.raises(DistilvecError, match="suite not found"):
+    with refused("suite", "No such file"):
         load_suite(tmp_path / "none.yaml")
     with pytest.raises(DistilvecError, match=r"^\[suite\] .* is a folder"):
         load_suite(tmp_path)
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DistilvecError, match="not a UTF-8 text file"):
+    with refused("suite", "not valid Unicode"):
         load_suite(tmp_path / "binary.yaml")
 
 

@@ -125,7 +125,7 @@ def test_texts_that_do_not_fit_the_task(kind, texts, student):
 def test_folders_that_cannot_be_used(student, tiny_model, tmp_path):
     with pytest.raises(DistilvecError, match=r"^\[model\] .*absent is not a folder"):
         TaskModel(tmp_path / "absent")
-    with refused("head.json"):
+    with refused("model", "head.json"):
         TaskModel(tiny_model)
     folder = student()
     next(folder.rglob("model.safetensors")).write_bytes(b"nothing")

@@ -196,7 +196,7 @@ def test_folders_that_no_client_reads_are_refused_untouched(tmp_path):
     old.mkdir()
     pq.write_table(pa.table({"document": TEXTS}), old / "chroma-embeddings.parquet")
     before = hashes(old)
-    with refused("teacher.vectors", "Chroma before 0.4"):
+    with refused("teacher.vectors", "Chroma 0.4"):
         read(str(old), tmp_path)
     assert hashes(old) == before
     with refused("teacher.vectors", "no chroma.sqlite3"):

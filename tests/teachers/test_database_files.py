@@ -91,6 +91,19 @@ def test_a_table_of_duckdb_is_what_its_owner_sees(kind, folder):
     assert ids(table).count("k11") == 2 and table.name == "docs" and table.similarity is None
 
 
+def test_a_missing_vector_that_arrow_cannot_read_is_said_with_the_remedy(folder):
+    """DuckDB writes no numbers for it, where Parquet's readers expect them; as a list it is read."""
+    with duck(folder) as connection:
+        fill(connection)
+        connection.execute("UPDATE docs SET vector = NULL WHERE key = 'k9'")
+        connection.execute(f"COPY docs TO '{folder}/array.parquet'")
+        connection.execute(f"COPY (SELECT * REPLACE (vector::FLOAT[] AS vector) FROM docs) TO '{folder}/list.parquet'")
+    with refused("teacher.vectors", "FLOAT[]"):
+        read(f"{folder}/array.parquet", folder)
+    _, rows = read(f"{folder}/list.parquet", folder)
+    expect(rows, set(range(60)) - {9})
+
+
 def test_rows_in_the_log_of_duckdb_count(folder, tmp_path):
     with duck(folder) as connection:
         fill(connection)

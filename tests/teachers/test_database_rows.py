@@ -91,9 +91,9 @@ def test_a_multivector_is_named_and_passed_over(tmp_path):
     rows = points(lambda row: {"one": VECTORS[row].tolist(), "many": [VECTORS[row].tolist()] * 2})
     section = collection(tmp_path, rows, {"one": parameters(), "many": many})
     expect(read(section, tmp_path))
-    with refused("teacher.vectors", "multivector"):
+    with refused("teacher.columns", "multivector"):
         read(section.model_copy(update={"columns": {"embedding": "many"}}), tmp_path)
-    with refused("teacher.vectors", "multivector"):
+    with refused("teacher.columns", "multivector"):
         read(collection(tmp_path, points(lambda row: [VECTORS[row].tolist()] * 2), many), tmp_path)
 
 
@@ -265,7 +265,7 @@ def test_roles_of_a_database_of_every_type(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["int", "jsonb"])
 def test_columns_of_a_database_that_hold_no_texts_are_refused(kind, tmp_path):
     section = table(f"of {kind}", f"id int, text {kind}, vector vector(8)", numbered(str))
-    with refused("teacher.vectors", "expected texts"):
+    with refused("teacher.vectors", "expected a string"):
         read(section, tmp_path)
 
 

@@ -188,6 +188,11 @@ def test_one_id_of_two_vectors(description, tmp_path):
 def test_an_index_that_gives_no_vectors_back_is_refused(tmp_path):
     with refused("teacher.vectors", "fast scans"):
         read(tmp_path, made("IVF4,PQ8x4fs"), [{"text": text} for text in TEXTS])
+    without_repeats = faiss.IndexIVFFlatDedup(faiss.IndexFlatL2(DIM), DIM, 1)
+    without_repeats.train(VECTORS)
+    without_repeats.add(VECTORS)
+    with refused("teacher.vectors", "gives no vectors back (not implemented)"):
+        read(tmp_path, without_repeats, [{"text": text} for text in TEXTS])
     binary = faiss.IndexBinaryFlat(DIM)
     binary.add(np.packbits(VECTORS > 0, axis=1))
     section = section_of(tmp_path, made("Flat"), [])

@@ -105,8 +105,44 @@ def test_values_have_the_type_of_their_column(kind, tmp_path):
     assert positions({"day": "2022-01-08"}) == {0}
     assert positions({"word": "7"}) == {0} and positions({"word": "null"}) == {2}
     assert positions({"class": ["y", None]}) == {1, 2}
-    with refused("teacher.where", "'many' is not one"):
+    assert positions({"public": True}) == {0} and positions({"public": [False]}) == {1}
+    with refused("teacher.where", "'many'"):
         positions({"score": "many"})
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "qdrant"])
+def test_values_without_a_column_of_a_type_are_compared_in_their_own(kind, tmp_path):
+    """Of a boolean true, false and their numbers alone mean one of the two."""
+    values = [True, False, "true", 0]
+    if kind == "qdrant":
+        client = pytest.importorskip("qdrant_client").QdrantClient(path=str(tmp_path / "db"))
+        from qdrant_client import models
+
+        client.create_collection("t", vectors_config=models.VectorParams(size=8, distance=models.Distance.COSINE))
+        points = []
+        for row in range(12):
+            payload = {"text": TEXTS[row], "flag": values[row % 4]}
+            points.append(models.PointStruct(id=row, vector=VECTORS[row].tolist(), payload=payload))
+        client.upsert("t", points)
+        client.close()
+        address = f"qdrant://{tmp_path}/db/t"
+    else:
+        address = str(tmp_path / "t.jsonl")
+        lines = []
+        for row in range(12):
+            line = {"text": TEXTS[row], "embedding": VECTORS[row].tolist(), "flag": values[row % 4]}
+            lines.append(json.dumps(line))
+        (tmp_path / "t.jsonl").write_text("\n".join(lines))
+
+    def positions(value):
+        section = TeacherSection(vectors=address, where={"flag": value})
+        texts, _ = TableEmbedder(local_table(section, tmp_path / "cache")).documents()
+        return {TEXTS.index(text) % 4 for text in texts}
+
+    assert positions("true") == positions(True) == {0, 2}
+    assert positions(False) == {1, 3} and positions("0") == {1, 3}
+    with refused("teacher.where", "no row with flag=other"):
+        positions("other")
 
 
 def test_both_commands_and_the_page_read_the_same_rows(tmp_path, tiny_model, capsys):

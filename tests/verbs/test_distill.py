@@ -184,6 +184,15 @@ def test_arguments_that_cannot_be_used_are_refused_by_their_name(options, key):
         recipe_of("./model", **{"texts": "texts.txt", **options})
 
 
+def test_columns_of_an_index_are_stated_by_the_argument_or_by_the_key():
+    Path("t.jsonl").write_text('{"body_text": "a", "values": [1.0, 2.0]}\n')
+    stated = {"text": "body_text"}
+    for options in ({"overrides": {"teacher.columns": stated}}, {"columns": stated}):
+        assert recipe_of("t.jsonl", None, **options).teacher.columns == stated
+    with refused("columns"):
+        recipe_of("t.jsonl", None, columns=stated, overrides={"teacher.columns": stated})
+
+
 def sources_of(*words):
     """What a command with these texts would train on."""
     texts, *options = words

@@ -24,6 +24,7 @@ from store_packages import needed
 import distilvec
 from benchmarks.indexes import DATABASES, stored
 from distilvec.__main__ import run_command
+from distilvec.config import recipe
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError, about
 from distilvec.core.run_folder import RunFolder
@@ -692,6 +693,14 @@ def test_a_refresh_is_of_the_copy_that_the_run_reads(table, near_teacher, tmp_pa
     distilvec.plan(table, refresh=True, **asked)
     assert len(read) == 1 and read[0].parent == tmp_path / "big" / "indexes"
     assert not (tmp_path / "cache" / "indexes").exists()
+    overrides["teacher.refresh"] = True
+    distilvec.distill(table, **asked)
+    assert len(read) == 2
+    section = {"vectors": str(table), "limit": 200, "refresh": True}
+    tree = {"teacher": section, "student": {"model": str(near_teacher)}, "method": {"name": "redact"}}
+    tree |= {"corpus": {"sources": [{"builtin": "teacher"}]}, "cache": {"root": str(tmp_path / "big")}}
+    job = resolve(recipe.validate({"name": "again", **tree}), tmp_path / "again")
+    assert len(read) == 3 and not job.recipe.teacher.refresh
 
 
 @pytest.mark.usefixtures("loopback")

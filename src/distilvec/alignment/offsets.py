@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError, about
+from distilvec.models.tokenizers import check_room
 from distilvec.vocabulary.pieces import Pieces
 
 Numbers = npt.NDArray[np.int64]
@@ -118,12 +119,7 @@ class SpanReader:
             pieces = Pieces(tokenizer, name)
         self._tokenizer = pieces.plain
         special = self._tokenizer.num_special_tokens_to_add(paired)
-        if max_length <= special:
-            raise DistilvecError(
-                f"{max_length} leaves no room for text: the tokenizer adds {special} tokens.",
-                f"Give at least {special + 1}.",
-                key=".max_length",
-            )
+        check_room(max_length, special, name, ".max_length")
         self._around = special_around(self._tokenizer)
         self.pieces = plain_pieces(pieces)
         self.spelled = np.array(pieces.tokens, dtype=object)

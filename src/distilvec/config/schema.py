@@ -53,7 +53,7 @@ _LOCAL = (  # keys of a model on this machine
     "live",
     "trust_remote_code",
 )
-_TABLE = ("texts", "columns", "where", "limit", "repeats", "made_by")
+_TABLE = ("texts", "columns", "where", "limit", "repeats", "refresh", "made_by")
 # Keys that a kind of teacher does not read. The revision of a table is a label in reports
 _UNREAD_BY_TEACHER = {
     "a model on this machine": _TABLE,
@@ -88,13 +88,14 @@ class TeacherSection(Section):
     columns: dict[Literal["text", "embedding", "id", "role", "origin"], str] | None = key(
         None, "its names of the columns"
     )
-    where: Annotated[dict[str, str | int | list[str | int | None] | None], Mark.LABELS] = key(
+    where: Annotated[dict[str, str | int | bool | list[str | int | bool | None] | None], Mark.LABELS] = key(
         {}, "read only rows of the index whose columns have these values, one of them in a list; null: rows without one"
     )
     limit: int | None = key(None, "read n rows of the index, drawn by seed 0", gt=0)
     repeats: Literal["first", "drop"] | None = key(
         None, "take the first of rows of one text with different vectors, or drop them; by default they are refused"
     )
+    refresh: bool = key(False, "read the index again at the start of a run, instead of using its local copy")
     similarity: Similarity | None = key(
         None, "how vectors are compared; as the model or index states, 'cosine' where none is stated"
     )

@@ -8,6 +8,7 @@ deep nesting.
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -92,17 +93,11 @@ _Loader.add_constructor(f"{_TAG}str", _text)
 def read_yaml(path: Path, key: str, fix: str) -> Any:
     """The content of a YAML file, such as a "recipe", the `key` of errors about it."""
     with about(key, path):
-        if not path.exists() and not path.is_symlink():
-            raise DistilvecError(f"{key} not found: {path}.", fix)
-        if path.exists() and not path.is_file():
+        if not stat.S_ISREG(path.stat().st_mode):
             raise DistilvecError(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}.", fix)
         if path.stat().st_size > MOST_BYTES:
             raise DistilvecError(f"{path} has more than {MOST_BYTES:,} bytes.", fix)
-        try:
-            text = path.read_bytes().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise DistilvecError(f"{path} is not a UTF-8 text file: {first_line(error)}.", fix) from None
-        return load_yaml(text, str(path))
+        return load_yaml(path.read_bytes().decode("utf-8-sig"), str(path))
 
 
 def load_yaml(text: str, origin: str) -> Any:

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import Busy, DistilvecError, about, disk_is_full, first_line, noted_key, system_failure
+from distilvec.core.errors import Busy, DistilvecError, about, disk_is_full, noted_key, system_failure
 from distilvec.core.log import log, log_once
 
 SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
@@ -325,16 +325,12 @@ def acquire_lock(path: Path, what: str, wait: bool) -> AbstractContextManager[ob
     try:
         for attempt in itertools.count():
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with about("", path):  # a drive may keep no locks
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 file.seek(0)
                 holder = f"process {file.read().decode(errors='replace').strip() or 'unknown'}"
-            except OSError as error:
-                raise DistilvecError(
-                    f"{path} cannot be locked ({first_line(error)}): its drive keeps no locks.",
-                    "Choose a folder on another drive.",
-                ) from error
             if not wait:
                 raise Busy(f"{holder} is writing {what}.", "Wait for its end, then run the command again.")
             if attempt == _BRIEF_TRIES:
@@ -395,14 +391,13 @@ def _existing(folder: Path) -> Path:
 
 
 def _try_to_write(path: Path, folder: Path) -> None:
-    """DistilvecError unless `folder` is one in which files can be made; OSError if it is not writable."""
-    if folder.exists() and not folder.is_dir():
-        raise DistilvecError(f"{folder} is not a folder.", "Choose another path.")
+    """DistilvecError or OSError unless `folder` is one in which files can be made."""
     trial = scratch(folder / "trial")
     try:
         if path.is_symlink():
             path.stat()
-        trial.touch()
+        with about("", path):
+            trial.touch()
     except FileNotFoundError as error:  # below a link to nothing, or in a folder such as /proc
         raise DistilvecError(f"{path} cannot be created.", "Choose another path.") from error
     finally:

@@ -20,8 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from distilvec.core.errors import DistilvecError
-
 FORMAT = 1  # of the retrieval tasks
 SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 EVALUATED = 10  # one function in ten
@@ -96,7 +94,7 @@ def write_retrieval_task(folder: Path, seed: int) -> None:
 def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
     """The docstrings below `folder` (by default the standard library) by file name and line, test packages left out.
 
-    Files that do not parse are skipped. Errors: DistilvecError if there is no docstring.
+    Files that do not parse are skipped. An interpreter without sources has no docstrings.
     """
     folder = folder or Path(sysconfig.get_paths()["stdlib"])
     entries: list[Docstring] = []
@@ -111,12 +109,6 @@ def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
         if parts[-1] == "__init__":
             parts = parts[:-1]
         entries += _docstrings_of(tree, ".".join(parts))
-    if not entries:
-        raise DistilvecError(
-            f"no Python sources with docstrings in {folder}: this interpreter comes without sources.",
-            "Use your own texts: 'path'.",
-            key="corpus.sources",
-        )
     return tuple(entries)
 
 

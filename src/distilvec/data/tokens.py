@@ -18,10 +18,9 @@ from transformers import PreTrainedTokenizerBase
 from distilvec.config.recipe import fingerprint
 from distilvec.core.artifacts import META, open_column, open_or_build
 from distilvec.core.batch import Text
-from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import Corpus
 from distilvec.data.corpus_files import Progress, Rows, open_columns
-from distilvec.models.tokenizers import blank_token, plain_copy, tokenizer_hash
+from distilvec.models.tokenizers import blank_token, check_room, plain_copy, tokenizer_hash
 
 FORMAT = 1
 _CHUNK_ROWS = 1024
@@ -104,9 +103,7 @@ def build_tokens(
     Errors: DistilvecError if `max_length` leaves no room for text, or no disk space is left.
     """
     special = tokenizer.num_special_tokens_to_add(pair=corpus.paired)
-    if max_length <= special:
-        problem = f"{max_length} leaves no room for text: the tokenizer adds {special} special tokens"
-        raise DistilvecError(f"{problem}.", f"Give at least {special + 1}.", key="student.max_length")
+    check_room(max_length, special, "the tokenizer", "student.max_length")
     padding = int(tokenizer.pad_token_id or 0)
     unknown = blank_token(tokenizer)
     typed = corpus.paired and token_types and "token_type_ids" in tokenizer.model_input_names

@@ -90,18 +90,11 @@ def load_classification(
 
     `train_limit` keeps that many training rows, drawn by `seed`, with at least one row of every label.
     """
-    if train_split == options.split:
-        raise DistilvecError(
-            f"{path}: training and test rows both come from split '{train_split}'.",
-            "Name two different splits.",
-            key=KEY,
-        )
     test = table_rows(path, options, ("text", "label"))
     train = table_rows(path, replace(options, split=train_split), ("text", "label"))
     if train[0] == test[0]:
-        raise DistilvecError(
-            f"{path} has no column split: training and test rows are the same.", "Add it, or one file a split.", key=KEY
-        )
+        problem = f"{path}: the training rows (split '{train_split}') are the test rows."
+        raise DistilvecError(problem, "Name two splits of a column split, or of one file each.", key=KEY)
     train_labels, test_labels = ([label_of(row["label"], line) for line, row in rows] for rows in (train, test))
     train_classes = set(train_labels)
     if unseen := Counter(label for label in test_labels if label not in train_classes):

@@ -27,7 +27,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import truncate_embeddings
 from torch import Tensor, nn
 
-from distilvec.core.errors import DistilvecError, disk_is_full, first_line
+from distilvec.core.errors import DistilvecError, about, disk_is_full, first_line
 from distilvec.core.extras import require_extra
 from distilvec.core.files import check_output_file, check_output_folder, remove, remove_scratch, scratch, sync_folder
 from distilvec.core.task_head import TaskHead
@@ -124,12 +124,8 @@ class OnnxEmbedder:
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        try:
+        with about(path.name, path):
             self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's own classes share no base
-            raise DistilvecError(
-                f"cannot read {path} as an ONNX model: {first_line(error)}.", "Export it again.", key=path.name
-            ) from error
         self.inputs: tuple[str, ...] = tuple(entry.name for entry in self.session.get_inputs())
         self.output: str = self.session.get_outputs()[0].name
 
@@ -139,14 +135,7 @@ class OnnxEmbedder:
 
     def run(self, tokens: Mapping[str, Any], outputs: Sequence[str] = OUTPUTS[:1]) -> list[npt.NDArray[np.float32]]:
         """Return the named outputs as float32."""
-        missing = [name for name in self.inputs if name not in tokens]
-        if missing:
-            raise DistilvecError(
-                f"the ONNX model needs {', '.join(self.inputs)}; found no {', '.join(missing)}.",
-                "Add it.",
-                key="tokens",
-            )
-        feed = {name: np.asarray(tokens[name], dtype=np.int64) for name in self.inputs}
+        feed = {name: np.asarray(tokens[name], dtype=np.int64) for name in self.inputs if name in tokens}
         return [np.asarray(result, dtype=np.float32) for result in self.session.run(list(outputs), feed)]
 
 
@@ -173,13 +162,9 @@ def export_onnx(model: SentenceTransformer, path: Path, head: TaskHead | None = 
             "Remove its prompts, or serve it with sentence-transformers.",
             key="model",
         )
-    try:
+    with about("--out", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         return _write_checked(plain, path, head)
-    except OSError as error:
-        raise DistilvecError(
-            f"cannot write {path}: {first_line(error)}.", "Free space or choose another path.", key="--out"
-        ) from error
 
 
 def _write_checked(plain: SentenceTransformer, path: Path, head: TaskHead | None) -> Path:

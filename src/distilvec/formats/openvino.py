@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import about
 from distilvec.formats.onnx import INPUTS, OUTPUTS, check_place_of
 
 _BEGINS = re.compile(rb"(<\?xml[^>]*>\s*)?<net\b")
@@ -36,12 +36,8 @@ class OpenvinoEmbedder:
         import openvino
 
         settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
-        try:
+        with about(path.name, path):
             self.model = openvino.Core().compile_model(str(path), "CPU", settings)
-        except RuntimeError as error:
-            raise DistilvecError(
-                f"cannot read {path} as an OpenVINO model: {first_line(error)}.", "Export it again.", key=path.name
-            ) from error
 
     def run(self, tokens: Mapping[str, Any], outputs: Sequence[str] = OUTPUTS[:1]) -> list[npt.NDArray[np.float32]]:
         """Return the named outputs for `input_ids` and `attention_mask`, float32."""

@@ -46,7 +46,7 @@ from distilvec.models.checks import (
 from distilvec.models.experts import CONFIG, WEIGHTS, Experts
 from distilvec.models.parts import is_static, max_length, position_limit
 from distilvec.models.settings import ModelSettings, placement
-from distilvec.models.tokenizers import give_padding, lower_case, separate_pairs
+from distilvec.models.tokenizers import check_room, give_padding, lower_case, separate_pairs
 from distilvec.models.weights import own_weights
 
 EXPERTS_FILE = "distilvec_experts.py"  # the copy of models/experts.py in a student's folder; saved students name it
@@ -313,9 +313,8 @@ def _set_length(loaded: SentenceTransformer, model: ModelName, length: int | Non
     backbone = getattr(loaded[0], "auto_model", None)
     positions = None if backbone is None else position_limit(backbone)
     special = 0 if backbone is None else loaded[0].tokenizer.num_special_tokens_to_add(pair=False)
-    if length is not None and length <= special:
-        problem = f"found {length}; {model} reads {special} special tokens with a text, so that nothing of it is left."
-        raise DistilvecError(problem, f"Give at least {special + 1}.", key="..max_length")
+    if length is not None:
+        check_room(length, special, str(model), "..max_length")
     if length is not None and positions is not None and length > positions:
         problem = f"found {length}; {model} has positions for {positions} tokens."
         raise DistilvecError(problem, "Give at most that.", key="..max_length")

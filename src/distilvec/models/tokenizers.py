@@ -122,6 +122,13 @@ def expect_boundary(tokenizer: PreTrainedTokenizerBase) -> None:
         )
 
 
+def check_room(max_length: int, special: int, name: str, key: str) -> None:
+    """Raise DistilvecError, with this key, for a maximum length of which `special` tokens leave nothing to a text."""
+    if max_length <= special:
+        problem = f"found {max_length}; {name} adds {special} special tokens, so that nothing of a text is left."
+        raise DistilvecError(problem, f"Give at least {special + 1}.", key=key)
+
+
 def lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
     """Make a tokenizer lower-case its texts first, as sentence-transformers does for `do_lower_case`, in place."""
     backend = getattr(tokenizer, "backend_tokenizer", None) if tokenizer.is_fast else None

@@ -18,7 +18,7 @@ from distilvec.core.files import user_cache
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.outputs import OutputSpec
-from distilvec.core.processes import world_size
+from distilvec.core.processes import is_main, world_size
 from distilvec.core.registry import method_class
 from distilvec.core.run_folder import RunFolder
 from distilvec.core.task_head import HeadInfo, TaskHead
@@ -56,6 +56,7 @@ from distilvec.pipeline.texts import (
     load_examples,
     load_tasks,
     load_vocabulary,
+    stored_table,
 )
 from distilvec.report.model_card import shorter_reading
 from distilvec.report.record import RunRecord, TeacherRecord
@@ -147,7 +148,8 @@ def _describe_parts(recipe: Recipe, folder: Path) -> _Parts:
     logging.disable_progress_bar()
     store = ArtifactStore(cache_root(recipe))
     stated_recipe = with_earlier_dtypes(recipe, RunFolder(folder))
-    recipe = with_built_in_prompt(with_local_tables(stated_recipe, store.root))
+    # Of several processes the main one comes first: the others take its copies
+    recipe = with_built_in_prompt(with_local_tables(stated_recipe, store.root, refresh=is_main()))
     in_teacher_space = any_in_teacher_space(training_stages(recipe, RunFolder(folder)))
     loaded = LoadedModels()
 
@@ -207,51 +209,41 @@ def _recorded_parts(recipe: Recipe, folder: Path, record: RunRecord) -> _Parts:
     return _Parts(recipe, stated_recipe, folder, store, teachers, texts, student, length)
 
 
-def with_local_tables(recipe: Recipe, root: Path) -> Recipe:
+def with_local_tables(recipe: Recipe, root: Path, refresh: bool = False) -> Recipe:
     """The recipe with every teacher's index as a Parquet table, copied below `root` where it is of another form.
 
-    Sources `builtin: teacher` become the table of the first teacher.
+    Sources `builtin: teacher` become the table of the first teacher. `refresh`: read those again that ask for it.
     """
     with about("teacher"):
-        teacher = _with_local_table(recipe.teacher, root)
+        teacher = _with_local_table(recipe.teacher, root, refresh)
     changes: dict[str, object] = {"teacher": teacher}
     if recipe.more_teachers:
-        changes["more_teachers"] = [_with_local_table(section, root) for section in recipe.more_teachers]
+        changes["more_teachers"] = [_with_local_table(section, root, refresh) for section in recipe.more_teachers]
     if recipe.corpus is not None and any(source.builtin == "teacher" for source in recipe.corpus.sources):
         sources = [_table_source(source, row, teacher) for row, source in enumerate(recipe.corpus.sources)]
         changes["corpus"] = recipe.corpus.model_copy(update={"sources": sources})
     return recipe.model_copy(update=changes)
 
 
-def _with_local_table(section: TeacherSection, root: Path) -> TeacherSection:
+def _with_local_table(section: TeacherSection, root: Path, refresh: bool) -> TeacherSection:
     """Return the section with its index as a Parquet table; a model or an API as it is."""
     if section.vectors is None:
         return section
 
     from distilvec.teachers.indexes.copy import local_table
 
-    return local_table(section, root)
+    return local_table(section, root, refresh and section.refresh)
 
 
 def _table_source(source: SourceSection, position: int, teacher: TeacherSection) -> SourceSection:
     """Return the source of the texts in the teacher's table in place of `builtin: teacher`; others as they are."""
     if source.builtin != "teacher":
         return source
-    if teacher.vectors is None:
-        raise DistilvecError(
-            "the teacher is a model, without texts of its own.",
-            "Give a path.",
-            key=f"corpus.sources.{position}.builtin",
-        )
-
-    from distilvec.teachers.table_embedder import TableEmbedder
-
-    with about("teacher"):
-        embedder = TableEmbedder(teacher)
+    embedder = stored_table(teacher, f"corpus.sources.{position}.builtin")
     columns = embedder.table.names
     changes: dict[str, object] = {
         "builtin": None,
-        "path": Path(teacher.vectors),
+        "path": embedder.table.path,
         "column": columns["text"],
         "origin": (teacher.columns or {}).get("origin"),
         "name": source.name or embedder.name.replace("/", "-"),

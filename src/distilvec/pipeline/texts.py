@@ -39,9 +39,10 @@ from distilvec.evaluation.suite import load_suite, read_suite, suite_texts
 from distilvec.evaluation.tasks import Task
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
-from distilvec.students.build import source_model
+from distilvec.students.build import required_source
 
 if TYPE_CHECKING:
+    from distilvec.teachers.table_embedder import TableEmbedder
     from distilvec.vocabulary.choose import Texts
     from distilvec.vocabulary.trim import ChosenVocabulary
 
@@ -60,16 +61,20 @@ def load_tasks(section: EvaluationSection, store: ArtifactStore, teacher: Teache
         suite = load_suite(section.suite)
     if section.stored is None:
         return suite
+    table = stored_table(teacher, "evaluation.stored")
+    with about("teacher"):
+        return [*suite, *stored_tasks(table, section.stored)]
+
+
+def stored_table(teacher: TeacherSection | None, key: str) -> TableEmbedder:
+    """Open the teacher's table. DistilvecError with the key that asks for its texts where the teacher is a model."""
     if teacher is None or teacher.vectors is None:
-        raise DistilvecError(
-            "the teacher is a model, without stored texts.", "Remove the key.", key="evaluation.stored"
-        )
+        raise DistilvecError("the teacher is a model, without stored texts.", "Leave the key out.", key=key)
 
     from distilvec.teachers.table_embedder import TableEmbedder
 
     with about("teacher"):
-        table = TableEmbedder(teacher)
-        return [*suite, *stored_tasks(table, section.stored)]
+        return TableEmbedder(teacher)
 
 
 def _builtin_tasks(section: EvaluationSection, store: ArtifactStore) -> list[Task]:
@@ -187,11 +192,7 @@ def load_vocabulary(
     from distilvec.vocabulary.load import read_tokenizer
     from distilvec.vocabulary.pieces import Pieces
 
-    model = source_model(section, teacher)
-    if model is None:
-        raise DistilvecError(
-            "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model.", key="student.model"
-        )
+    model = required_source(section, teacher)
     key = "student.model" if section.model else "student.tokenizer"
     with about(key, model.name):
         tokenizer = load_tokenizer(model)

@@ -253,13 +253,18 @@ def source_model(section: StudentSection, teacher: TeacherInfo) -> ModelName | N
     return None if name is None else ModelName(name, revision, section.trust_remote_code)
 
 
-def load_source(section: StudentSection, teacher: TeacherInfo) -> StudentSource:
-    """Load the model of `student.model`, in fp32: a SentenceTransformer, or a plain Hugging Face model."""
+def required_source(section: StudentSection, teacher: TeacherInfo) -> ModelName:
+    """Return the model that a student is made from. DistilvecError where it is the teacher's, which is no model."""
     source = source_model(section, teacher)
     if source is None:
-        raise DistilvecError(
-            "is 'teacher', but the teacher is a table of vectors or an API.", "Name a model.", key="student.model"
-        )
+        problem = "is 'teacher', but the teacher is a table of vectors or an API."
+        raise DistilvecError(problem, "Name a model.", key="student.model")
+    return source
+
+
+def load_source(section: StudentSection, teacher: TeacherInfo) -> StudentSource:
+    """Load the model of `student.model`, in fp32: a SentenceTransformer, or a plain Hugging Face model."""
+    source = required_source(section, teacher)
     with about("student.model", source.name):
         model = load_backbone(source, model_kwargs={"dtype": torch.float32})
     if not isinstance(getattr(model[0], "auto_model", None), PreTrainedModel):

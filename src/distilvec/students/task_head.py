@@ -91,12 +91,10 @@ class TaskModel:
     def __init__(self, folder: Path | str, device: str = "cpu", trust_remote_code: bool = False) -> None:
         self.folder = Path(folder)
         train = "Name the folder of a model that was trained on a labelled task."
-        if not self.folder.is_dir():
-            raise DistilvecError(f"{folder} is not a folder.", train, key="model")
         head = load_head(self.folder)
         info = head_info(self.folder)
         if head is None or info is None:
-            raise DistilvecError(f"{folder} has no head.", train, key=FACTS)
+            raise DistilvecError(f"{folder} is not a folder with {FACTS}.", train, key="model")
         self._head, self.classes = head
         self.kind = self._head.task.kind
         self._prompt = str(info.get("prompt") or "")

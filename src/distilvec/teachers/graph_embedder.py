@@ -130,8 +130,6 @@ def open_exported(path: Path, trust_remote_code: bool = False) -> GraphEmbedder:
 
 def model_folder(path: Path) -> Path:
     """Return the model folder that an exported file is in."""
-    if not path.is_file():
-        raise DistilvecError(f"there is no file {path}.", "Export the model first.")
     # The file may be a link into a model's folder, or one out of it, as in the hub's cache
     for folder in (*path.absolute().parents, *path.resolve().parents):
         if (folder / "modules.json").is_file():

@@ -297,10 +297,6 @@ def load_embedder(
     settings = model_settings(section)
     target = pick_device(device)
     loaded = load_with_settings(model, settings, target, role)
-    full = int(loaded.get_embedding_dimension() or 0)
-    if section.truncate_dim is not None and section.truncate_dim > full:
-        problem = f"found {section.truncate_dim}; {model} has {full}."
-        raise DistilvecError(problem, "Give at most that.", key="..truncate_dim")
     placed = settings.quantize is not None or settings.device_map is not None
     backbone = getattr(loaded[0], "auto_model", loaded[0])
     if settings.dtype == "bfloat16":

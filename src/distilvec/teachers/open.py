@@ -24,7 +24,7 @@ from distilvec.models.load import has_routes, one_route
 from distilvec.teachers.cache.fill import FillSteps
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.embedder import Embedder, is_api
+from distilvec.teachers.embedder import Embedder, is_api, kept_dims
 from distilvec.teachers.indexes.stores import read_address
 from distilvec.teachers.model_embedder import ModelEmbedder, RoutedEmbedder, load_embedder
 from distilvec.teachers.sources import NAMES, Kind, source_kind, source_name
@@ -242,10 +242,10 @@ def open_teacher(
 def load_teacher(section: TeacherSection, device: str = "auto", sharded: bool = False) -> ModelEmbedder:
     """Load the model that a recipe names as its teacher."""
     model = section.named_model
-    if model is None:
-        raise DistilvecError("expected a model; found a table of vectors.", "Name a model.", key=".model")
+    assert model is not None
     with about(".model", model.name):
         teacher = load_embedder(section, device, sharded=sharded)
+    kept_dims(section.truncate_dim, int(teacher.model.get_embedding_dimension() or 0))
     # Also after a cut of the folder's own, which loses the length: students normalise after their last layer
     teacher.normalized = type(teacher.model[-1]).__name__ == "Normalize"
     if has_routes(model):

@@ -70,8 +70,7 @@ class TableEmbedder:
     kind: ClassVar[Kind] = "table"
 
     def __init__(self, section: TeacherSection, open_maker: OpenMaker | None = None) -> None:
-        if section.vectors is None:
-            raise DistilvecError("expected a Parquet file or folder; found none.", "Name one.", key=_KEY)
+        assert section.vectors is not None
         path = Path(section.vectors)
         self.section = section
         self.open_maker = open_maker

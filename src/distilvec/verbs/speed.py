@@ -14,7 +14,7 @@ from distilvec.cli.options import (
     option,
 )
 from distilvec.cli.output import write_result
-from distilvec.core.errors import DistilvecError, about
+from distilvec.core.errors import about
 
 
 def speed(
@@ -32,8 +32,6 @@ def speed(
     check_positive(seconds, "--seconds")
     for name in models:
         check_model_path(name, "models")
-    if twice := next((name for name in models if models.count(name) > 1), None):
-        raise DistilvecError(f"{twice} is named twice.", "Name each model once.", key="models")
 
     from distilvec.cli.terminal import print_result
     from distilvec.core.log import progress

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
 from distilvec.models.parts import is_static, token_table
+from distilvec.models.tokenizers import check_room
 from distilvec.vocabulary.pieces import Pieces
 
 Texts = Mapping[str, Sequence[str]]
@@ -37,12 +38,8 @@ def text_statistics(pieces: Pieces, texts: Sequence[str], max_length: int | None
     `mean_length`, `attention_cost` (mean square of the length) and `cut` (share of longer texts).
     """
     special = pieces.plain.num_special_tokens_to_add(False)
-    if max_length is not None and max_length <= special:
-        raise DistilvecError(
-            f"{max_length} leaves no room for text: {pieces.name} adds {special} special tokens.",
-            f"Give at least {special + 1}.",
-            key="max_length",
-        )
+    if max_length is not None:
+        check_room(max_length, special, pieces.name, "max_length")
     counts, lengths = _tokenized(pieces, texts)
     tokens = int(counts.sum())
     characters = sum(map(len, texts))

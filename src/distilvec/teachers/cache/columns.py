@@ -43,10 +43,7 @@ def find_columns(
         candidates = [name for name in usual_names if name in names]
         choice = choices.get(part) if choices else None
         if choice:
-            if choice not in names:
-                hint = nearest(choice, names) or "."
-                problem = f"{origin} has no column '{choice}' ({', '.join(names)}){hint}"
-                raise DistilvecError(problem, "Correct the name.", key="teacher.columns")
+            check_column(choice, names, origin, "teacher.columns")
             columns[part] = choice
         elif candidates:
             columns[part] = candidates[0]
@@ -56,6 +53,15 @@ def find_columns(
     if missing:
         raise _no_usual_name(missing, names, origin)
     return columns
+
+
+def check_column(name: str, names: Sequence[str], origin: str, key: str) -> None:
+    """DistilvecError for the name of a column that is not among those of `origin`."""
+    if name not in names:
+        hint = nearest(name, names) or "."
+        raise DistilvecError(
+            f"{origin} has no column '{name}' ({', '.join(names)}){hint}", "Correct the name.", key=key
+        )
 
 
 def log_others(part: Part, candidates: Sequence[str], origin: str) -> None:

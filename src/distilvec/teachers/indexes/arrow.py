@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 
 from distilvec.core.arrow import column_of, field_names, open_arrow, top_column
-from distilvec.core.errors import DistilvecError
 from distilvec.teachers.cache.columns import find_columns
 from distilvec.teachers.indexes.conditions import arrow_condition, check_names
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_arrow, rows_after
@@ -21,8 +20,6 @@ class ArrowFile(Reader):
 
     def open(self) -> None:
         """Find the columns."""
-        if not self.path.is_file():
-            raise DistilvecError(f"no file at {self.path}.", "Give a file.")
         schema = open_arrow(self.path).schema
         self.columns = find_columns(field_names(schema), self.choices, str(self.path))
         check_names(self.where, field_names(schema), str(self.path))

@@ -26,7 +26,6 @@ from distilvec.teachers.indexes.conditions import check_names, meets
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_payloads
 
 DATABASE = "chroma.sqlite3"
-_BEFORE_SQLITE = "chroma-embeddings.parquet"  # of versions before 0.4
 _DOCUMENT = "chroma:document"  # Chroma's own name of it, beside the keys of the metadata
 
 
@@ -146,11 +145,9 @@ class ChromaCollections(Reader):
         """A client of a copy of the folder, without telemetry."""
         import chromadb
 
-        if (folder / _BEFORE_SQLITE).is_file():
-            problem = f"{folder} was written by Chroma before 0.4, which no client of today reads."
-            raise DistilvecError(problem, "Migrate it with chroma-migrate, or export the collection to Parquet.")
         if not (folder / DATABASE).is_file():  # the client would make an empty one
-            raise DistilvecError(f"{folder} is not a folder of Chroma: it has no {DATABASE}.", "Check the path.")
+            problem = f"{folder} is not a folder of Chroma 0.4 or newer: it has no {DATABASE}."
+            raise DistilvecError(problem, "Check the path. An older folder is migrated with chroma-migrate.")
         files = self.files(self.address)
         size = sum(path.stat().st_size for path in files)
         remove_scratch(user_cache())

@@ -5,22 +5,23 @@ A value is one of its column's type: "2024" is a number in a column of numbers. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from distilvec.core.arrow import top_column
-from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.errors import DistilvecError, about
 from distilvec.data.readers import field_of
 from distilvec.data.task_rows import shown_value, some_of
+from distilvec.teachers.cache.columns import check_column
 
-Value = str | int | None
+Value = str | int | bool | None  # of a recipe; those of the command line are texts
 Where = Mapping[str, Sequence[Value]]
 
 KEY = "teacher.where"
-_TRUE = ("true", "1")
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _SCANNED = 100_000  # values of a column, for a message
 
 
@@ -32,16 +33,14 @@ def read_where(where: Mapping[str, Value | list[Value]] | None) -> dict[str, lis
 def check_names(where: Where, names: Sequence[str], origin: str) -> None:
     """DistilvecError for a column that the index does not have."""
     for name in where:
-        if name not in names:
-            hint = nearest(name, names) or "."
-            raise DistilvecError(f"{origin} has no column '{name}' ({some_of(names)}){hint}", "Correct it.", key=KEY)
+        check_column(name, names, origin, KEY)
 
 
 def no_row(where: Where, values: Iterable[tuple[str, Iterable[Any]]], origin: str) -> DistilvecError:
     """Return the error for conditions that no row meets: it says which values there are of each column."""
     conditions = []
     for name, allowed in where.items():
-        conditions += [f"{name}={'null' if value is None else value}" for value in allowed]
+        conditions += [f"{name}={'null' if value is None else text_of(value)}" for value in allowed]
     found = []
     for name, column in values:
         distinct: dict[str, None] = {}
@@ -67,14 +66,24 @@ def is_allowed(value: Any, allowed: Sequence[Value]) -> bool:
         if candidate is None:
             continue
         if isinstance(value, bool):
-            if value == (str(candidate).lower() in _TRUE):
+            if as_boolean(candidate) is value:
                 return True
         elif isinstance(value, (int, float)):
             if as_number(candidate) == value:
                 return True
-        elif str(value) == str(candidate):
+        elif str(value) == text_of(candidate):
             return True
     return False
+
+
+def text_of(value: str | int) -> str:
+    """A value in the words of the command line: a recipe's true is "true"."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def as_boolean(value: str | int) -> bool | None:
+    """True or False by its word or number; None for another value."""
+    return _BOOLEANS.get(text_of(value).lower())
 
 
 def as_number(value: str | int) -> int | float | None:
@@ -86,6 +95,25 @@ def as_number(value: str | int) -> int | float | None:
             return float(value)
         except ValueError:
             return None
+
+
+def sql_condition(where: Where, column: Callable[[str], str], placeholder: str) -> tuple[str, list[str]]:
+    """The conditions in SQL, and their parameters as texts, which a database reads as values of the columns' types.
+
+    `column` gives the SQL of a column, and `placeholder` stands for a parameter.
+    """
+    conditions = ["TRUE"]
+    parameters = []
+    for name, allowed in where.items():
+        either = []
+        for value in allowed:
+            if value is None:
+                either.append(f"{column(name)} IS NULL")
+            else:
+                either.append(f"{column(name)} = {placeholder}")
+                parameters.append(text_of(value))
+        conditions.append(f"({' OR '.join(either)})")
+    return " AND ".join(conditions), parameters
 
 
 def arrow_condition(where: Where, schema: pa.Schema) -> pc.Expression | None:
@@ -113,8 +141,6 @@ def arrow_values(name: str, allowed: Sequence[Value], kind: pa.DataType) -> list
     values = []
     for value in allowed:
         if value is not None:
-            try:
-                values.append(pa.scalar(str(value)).cast(kind).as_py())
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                raise DistilvecError(f"'{name}' holds {kind}; {value!r} is not one.", "Correct it.", key=KEY) from None
+            with about(KEY, name):
+                values.append(pa.scalar(text_of(value)).cast(kind).as_py())
     return values

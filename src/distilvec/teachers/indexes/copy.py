@@ -26,7 +26,7 @@ from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.addresses import Address
 from distilvec.core.arrow import Vectors
 from distilvec.core.artifacts import CHECKSUMS, META, read_stored, store_json
-from distilvec.core.errors import DistilvecError, about, first_line
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import acquire_lock, disk_space_needed, remove, remove_scratch, scratch, write_json
 from distilvec.core.hashing import checksum_once, has_checksum, hash_files
 from distilvec.core.log import log, progress
@@ -109,6 +109,7 @@ def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> T
         "limit": None,
         "texts": None,
         "where": {},
+        "refresh": False,
         "name": section.name or address.name,
         "similarity": similarity,
     }
@@ -365,13 +366,8 @@ def _tables(
 
 def _table(batch: Batch, rows: list[int], vectors: Vectors, address: Address, choices: Mapping[Part, str]) -> pa.Table:
     """Rows of a batch in our layout; `choices` are the columns that the recipe names."""
-    try:
-        texts = pa.array([batch.texts[row] for row in rows], pa.large_string())
-    except UnicodeEncodeError as error:  # halves of characters, which JSON can hold
-        problem = f"{address.text} has a text that is not valid Unicode ({first_line(error)})."
-        raise DistilvecError(problem, "Correct or remove it.") from None
     columns = {
-        "text": texts,
+        "text": pa.array([batch.texts[row] for row in rows], pa.large_string()),
         FINAL: pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1]),
         "id": pa.array([batch.ids[row] for row in rows], pa.large_string()),
     }

@@ -10,7 +10,7 @@ from distilvec.core.addresses import Address
 from distilvec.core.arrow import field_names, top_column
 from distilvec.core.errors import DistilvecError
 from distilvec.teachers.cache.columns import find_columns
-from distilvec.teachers.indexes.conditions import check_names
+from distilvec.teachers.indexes.conditions import check_names, sql_condition
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, database_files, quoted, read_arrow, split_address
 
 _ROW = "rowid"  # DuckDB's own number of a row, which stays when others are deleted
@@ -60,7 +60,7 @@ class DuckTable(Reader):
             else:
                 expressions[top] = quoted(top)
         self.expressions = ", ".join(expressions.values())
-        self.condition, self.parameters = self._condition()
+        self.condition, self.parameters = sql_condition(self.where, self._column, "?")
 
     def count(self) -> int:
         """Rows of the table."""
@@ -83,21 +83,6 @@ class DuckTable(Reader):
         """Values of a column or of a field."""
         rows = self.connection.execute(f"SELECT DISTINCT {self._column(name)} FROM {self.table} LIMIT 11").fetchall()
         return [row[0] for row in rows]
-
-    def _condition(self) -> tuple[str, list[str]]:
-        """The conditions of `where` in SQL, and their parameters, which DuckDB casts to the columns' types."""
-        conditions = ["TRUE"]
-        parameters = []
-        for name, allowed in self.where.items():
-            either = []
-            for value in allowed:
-                if value is None:
-                    either.append(f"{self._column(name)} IS NULL")
-                else:
-                    either.append(f"{self._column(name)} = ?")
-                    parameters.append(str(value))
-            conditions.append(f"({' OR '.join(either)})")
-        return " AND ".join(conditions), parameters
 
     def _column(self, name: str) -> str:
         """The SQL of a column, or of a field of a struct or of JSON."""

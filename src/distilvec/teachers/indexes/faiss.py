@@ -30,8 +30,9 @@ class FaissFile(VectorFile):
             if self.rows:
                 self.read_rows(0, 1)
         except (RuntimeError, MemoryError, AttributeError) as error:  # of damaged files and of kinds that cannot
-            problem = f"cannot be read by FAISS, or gives no vectors back ({first_line(error)})"
-            raise DistilvecError(f"{self.path} {problem}.", "Give an index with vectors.") from None
+            reason = first_line(error).rpartition(": ")[2]  # without the signature of a function of C++
+            problem = f"{self.path} cannot be read by FAISS, or gives no vectors back ({reason})."
+            raise DistilvecError(problem, "Give an index with vectors.") from None
 
     @property
     def metric(self) -> str:

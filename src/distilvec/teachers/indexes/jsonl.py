@@ -61,8 +61,6 @@ class JsonLines(Reader):
 
     def open(self) -> None:
         """Find the fields."""
-        if not self.path.is_file():
-            raise DistilvecError(f"no file at {self.path}.", "Check the path.")
         fields = self._find_fields()
         if not any(field.holds_vectors for field in fields.values()):
             raise self._no_vectors(fields)

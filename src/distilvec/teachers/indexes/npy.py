@@ -14,17 +14,8 @@ class NpyFile(VectorFile):
 
     def open_vectors(self) -> None:
         """Open the array."""
-        try:
-            self.array = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
-            if "Python objects" not in str(error) and "allow_pickle" not in str(error):
-                raise
-            problem = f"{self.path} holds Python objects; expected floats [rows, dim]."  # numpy's advice runs code
-            fix = "Save an array of floats: np.save(FILE, np.stack(list(VECTORS)).astype(np.float32))."
-            raise DistilvecError(problem, fix) from None
-        if not isinstance(self.array, np.ndarray):  # a file of several arrays with the name of one
-            self.array.close()
-            raise DistilvecError(f"{self.path} is not a .npy array.", "Save one array [rows, dim].")
+        # np.load would take a file of several arrays as well, and its advice on Python objects runs code
+        self.array = np.lib.format.open_memmap(self.path, mode="r")
         if self.array.ndim != 2 or self.array.dtype.kind not in "fi":
             content = f"{self.array.dtype} {list(self.array.shape)}"
             fix = UNSIGNED if self.array.dtype.kind == "u" else "Convert it."

@@ -13,7 +13,7 @@ from pyarrow.dataset import dataset
 
 from distilvec.core.addresses import Address
 from distilvec.core.arrow import are_plain, column_of, field_names, open_parquet, top_column
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import is_parquet, table_files
 from distilvec.teachers.cache.columns import find_columns
 from distilvec.teachers.indexes.conditions import arrow_condition, check_names
@@ -35,10 +35,8 @@ class ParquetFiles(Reader):
     def open(self) -> None:
         """Find the columns of the first file."""
         self.paths = self.files(self.address)
-        if not self.paths and self.path.is_dir():
+        if not self.paths:
             raise nothing_to_read(self.path)
-        if not self.paths or not self.paths[0].is_file():
-            raise DistilvecError(f"no file at {self.path}.", "Give a file, or a folder of Parquet files.")
         names = field_names(pq.read_schema(self.paths[0]))
         self.columns = find_columns(names, self.choices, str(self.path))
         check_names(self.where, names, str(self.path))
@@ -70,7 +68,7 @@ class ParquetFiles(Reader):
         names = list(dict.fromkeys(self.columns.values()))
         for path in self.paths:
             if not self.where:
-                yield from open_parquet(path).iter_batches(batch_size=self.rows_at_once, columns=names)
+                yield from _whole_batches(path, self.rows_at_once, names)
                 continue
             columns = dict.fromkeys(top_column(name, pq.read_schema(path).names) for name in names)
             filtered = dataset(path).scanner(
@@ -90,3 +88,14 @@ class ParquetFiles(Reader):
 
     def _condition(self, path: Path) -> pc.Expression | None:
         return arrow_condition(self.where, pq.read_schema(path))
+
+
+def _whole_batches(path: Path, rows: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """All rows of a file. Vectors of a fixed length, one of them missing, may not be read by Arrow, as DuckDB writes
+    them, or by versions of Arrow before 26.
+    """
+    try:
+        yield from open_parquet(path).iter_batches(batch_size=rows, columns=names)
+    except pa.ArrowInvalid as error:
+        fix = "If a vector is missing in a column of arrays (FLOAT[n]), write it as a list: embedding::FLOAT[]."
+        raise DistilvecError(f"Arrow cannot read {path}: {first_line(error)}.", fix) from error

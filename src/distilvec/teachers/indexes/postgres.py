@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from distilvec.core.errors import DistilvecError
 from distilvec.teachers.cache.columns import find_columns
-from distilvec.teachers.indexes.conditions import check_names
+from distilvec.teachers.indexes.conditions import check_names, sql_condition
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_origin, read_text
 
 _LOCK_SECONDS = 30  # to wait for a table that another session has locked
@@ -82,7 +82,8 @@ class PostgresTable(Reader):
         row = self.connection.execute(sql.SQL(_VERSION).format(self.table)).fetchone()
         assert row is not None
         self._version = f"{row[0]} {row[1]}"
-        self.condition, self.parameters = self._condition()
+        check_names(self.where, [*self._names(), *filter(self._is_json, self.where)], self.address.text)
+        self.condition, self.parameters = sql_condition(self.where, self._escaped_column, "%s")
         query = sql.SQL("SELECT count(*) FROM {}").format(self.table).as_string(self.connection)
         row = self.connection.execute(f"{query.replace('%', '%%')} WHERE {self.condition}", self.parameters).fetchone()
         assert row is not None
@@ -139,28 +140,15 @@ class PostgresTable(Reader):
         query = sql.SQL("SELECT DISTINCT ({})::text FROM {} LIMIT 11").format(self._column(name), self.table)
         return [row[0] for row in self.connection.execute(query).fetchall()]
 
-    def _condition(self) -> tuple[str, list[str]]:
-        """The conditions of `where` in SQL, and their parameters, which PostgreSQL reads as the columns' types."""
-        conditions = ["TRUE"]
-        parameters = []
-        check_names(self.where, [*self._names(), *filter(self._is_json, self.where)], self.address.text)
-        for name, allowed in self.where.items():
-            column = f"({self._column(name).as_string(self.connection)})".replace("%", "%%")
-            either = []
-            for value in allowed:
-                if value is None:
-                    either.append(f"{column} IS NULL")
-                else:
-                    either.append(f"{column} = %s")
-                    parameters.append(str(value))
-            conditions.append(f"({' OR '.join(either)})")
-        return " AND ".join(conditions), parameters
-
     def _column(self, name: str) -> Any:
         """The SQL of a column or of a field of JSON."""
         from psycopg import sql
 
         return sql.Identifier(name) if name in self.types else _field(name)
+
+    def _escaped_column(self, name: str) -> str:
+        """The SQL of a column beside parameters, where a % in its name would be one, too."""
+        return f"({self._column(name).as_string(self.connection)})".replace("%", "%%")
 
     def _is_json(self, name: str) -> bool:
         return self.types.get(name.partition(".")[0], "").startswith("json")
@@ -203,19 +191,14 @@ class PostgresTable(Reader):
         return sql.SQL("{}::text").format(sql.Identifier(name)) if name in self.types else _field(name)
 
     def _text_expression(self) -> Any:
-        """The SQL of the texts; a column of numbers or dates is refused."""
+        """The SQL of the texts; numbers and dates stay what they are, which `read_text` refuses."""
         from psycopg import sql
 
         name = self.columns["text"]
         if name not in self.types:
             return _field(name)
-        kind = self.types[name]
-        if kind == "bytea":
-            return sql.Identifier(name)
-        if kind != "text":
-            problem = f"{self.address} has type {kind} in column '{name}'; expected texts."
-            raise DistilvecError(problem, "Name the column of the texts.")
-        return sql.SQL("{}::text").format(sql.Identifier(name))
+        column = sql.Identifier(name)
+        return sql.SQL("{}::text").format(column) if self.types[name] == "text" else column
 
     def _describe(self) -> tuple[int, str, dict[str, str]]:
         """Number of blocks, kind of relation, and the type of each column: `text` for all kinds of strings."""

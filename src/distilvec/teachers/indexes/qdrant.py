@@ -14,7 +14,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import files_below
 from distilvec.data.readers import field_of, names_of
 from distilvec.teachers.cache.columns import USUAL_NAMES, Part, find_columns, log_others
-from distilvec.teachers.indexes.conditions import Where, as_number
+from distilvec.teachers.indexes.conditions import Where, as_boolean, as_number, text_of
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_payloads
 
 _POINTS = 1024  # in one answer of the server
@@ -121,15 +121,11 @@ class QdrantCollection(Reader):
                 log_others("embedding", usual_names, self.address.text)
             elif len(dense) == 1:
                 name = dense[0]
-        is_multivector = name in vectors and name not in dense
-        if is_multivector or (vectors and not dense):
-            problem = f"{self.address} has several vectors for each point (a multivector) under the name '{name or ''}'"
-            raise DistilvecError(f"{problem}; expected one.", "Name a collection with one vector a point.")
-        if not vectors:
-            raise DistilvecError(f"{self.address} has no dense vector.", "Name another collection.")
         if name not in dense:
-            problem = f"{self.address} has the vectors {', '.join(dense)}."
-            raise DistilvecError(problem, "Name one, as in embedding=NAME.", key="teacher.columns")
+            multivectors = [f"{vector} (a multivector)" for vector in vectors if vector not in dense]
+            problem = f"{self.address} has the vectors {', '.join([*dense, *multivectors]) or 'none'}."
+            fix = "Name one that is dense, as in embedding=NAME, or another collection."
+            raise DistilvecError(problem, fix, key="teacher.columns")
         return str(name)
 
     def _payload_columns(self) -> dict[Part, str]:
@@ -158,11 +154,10 @@ def _filter(where: Where) -> Any:
             if value is None:
                 either.append(models.IsEmptyCondition(is_empty=models.PayloadField(key=name)))
                 continue
-            text = str(value)
-            either.append(models.FieldCondition(key=name, match=models.MatchValue(value=text)))
-            if text.lower() in ("true", "false"):
-                is_true = models.MatchValue(value=text.lower() == "true")
-                either.append(models.FieldCondition(key=name, match=is_true))
+            either.append(models.FieldCondition(key=name, match=models.MatchValue(value=text_of(value))))
+            boolean = as_boolean(value)
+            if boolean is not None:
+                either.append(models.FieldCondition(key=name, match=models.MatchValue(value=boolean)))
             number = as_number(value)
             if number is not None:
                 either.append(models.FieldCondition(key=name, range=models.Range(gte=number, lte=number)))

@@ -161,9 +161,9 @@ def metric_similarity(metric: str, origin: str) -> Similarity:
 
 
 def regular_file(path: Path) -> Path:
-    """Return a path that is a file, or of nothing. DistilvecError for another kind, such as a pipe."""
-    if path.exists() and not path.is_file():
-        raise DistilvecError(f"{path} is not a file.", "Give a file.")
+    """Return a path that is a file. DistilvecError for nothing there, and for another kind, such as a pipe."""
+    if not path.is_file():
+        raise DistilvecError(f"{path} {'is not a file' if path.exists() else 'does not exist'}.", "Check the path.")
     return path
 
 

@@ -56,8 +56,6 @@ class VectorFile(Reader):
 
     def open(self) -> None:
         """Open the vectors, and find the text of each row."""
-        if not self.path.is_file():
-            raise DistilvecError(f"no file at {self.path}.", "Check the path.")
         self.open_vectors()
         pickled = self.path.with_suffix(".pkl")
         if self.texts is None and pickled.is_file():

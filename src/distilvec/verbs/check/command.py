@@ -87,7 +87,9 @@ def check(
             key="teacher.repeats",
         ),
     ] = None,
-    refresh: Annotated[bool, option("Read the index again instead of using the local copy.", "--refresh")] = False,
+    refresh: Annotated[
+        bool, option("Read the index again instead of using the local copy.", "--refresh", key="teacher.refresh")
+    ] = False,
     trust_remote_code: TrustRemoteCode = False,
     json_file: JsonFile = None,
 ) -> None:

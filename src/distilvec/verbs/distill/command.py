@@ -145,7 +145,9 @@ def distill(
             metavar="NAME|TEXT",
         ),
     ] = None,
-    refresh: Annotated[bool, option("Read an index again instead of using the local copy.", "--refresh")] = False,
+    refresh: Annotated[
+        bool, option("Read an index again instead of using the local copy.", "--refresh", key="teacher.refresh")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Distil a teacher into a small student on your texts.

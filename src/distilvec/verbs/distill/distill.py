@@ -169,7 +169,7 @@ def distillation(
         queries=query_sources,
         pairs=None if pairs is None else Path(pairs),
         api_model=api_model,
-        columns=columns or {},
+        columns=columns or None,
         where=where,
         limit=limit,
         similarity=similarity,

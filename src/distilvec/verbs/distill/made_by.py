@@ -67,10 +67,16 @@ def with_maker(request: Request, candidates: Sequence[str], root: Path, refresh:
     folder of the run, which goes on with the copy that is read or refreshed here. Errors: DistilvecError with the
     argument `made_by` if there are such texts and no candidate has made the index.
     """
+    with about("teacher"):
+        section = index_section(request)
+    refresh = refresh or section.refresh
     if not (refresh or candidates or request.queries is not None):
         return request
     with about("teacher"):
-        table = open_table(index_section(request), refresh=refresh, root=root)
+        table = open_table(section, refresh=refresh, root=root)
+    if "teacher.refresh" in request.overrides:  # once is enough
+        overrides = {key: value for key, value in request.overrides.items() if key != "teacher.refresh"}
+        request = replace(request, overrides=overrides)
     if not candidates:
         if request.queries is not None:
             _refuse_unknown_queries(request, table)

@@ -81,7 +81,7 @@ class Request:
     queries: Sequence[dict[str, Any]] | None = None
     pairs: Path | None = None
     api_model: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] | None = None
     where: Mapping[str, Any] | None = None
     limit: int | None = None
     similarity: Literal["cosine", "dot", "euclidean"] | None = None
@@ -205,25 +205,24 @@ def _check_request(request: Request) -> None:
         raise DistilvecError("minutes and epochs both say how long to train.", "Give one of them.", key="minutes")
     if request.api_model is not None and request.kind != "api":
         raise DistilvecError(f"{request.teacher} is not an API.", "Leave it out.", key="api_model")
-    foreign = [part for part in request.columns if part not in ("text", "origin")]
+    columns = request.columns or {}
+    foreign = [part for part in columns if part not in ("text", "origin")]
     if foreign and request.kind != "table":
-        problem = f"found {foreign[0]}={request.columns[foreign[0]]}; {_short_name(request.teacher)} is not an index."
+        problem = f"found {foreign[0]}={columns[foreign[0]]}; {_short_name(request.teacher)} is not an index."
         raise DistilvecError(problem, "Give it text=NAME, the column of the texts, or origin=NAME.", key="columns")
     if request.kind != "table":
         for name in ("where", "limit", "similarity", "repeats", "pairs"):
             if getattr(request, name) is not None:
                 problem = f"is for an index; {_short_name(request.teacher)} is not one."
                 raise DistilvecError(problem, "Leave it out.", key=name)
-    if request.prompts and request.kind == "array":
-        raise DistilvecError("an array of vectors has no model.", "Leave the prompts out.", key="document_prompt")
-    if request.built_in_prompt is not None and request.kind == "array":
-        raise DistilvecError("an array of vectors has no model.", "Leave it out.", key="built_in_prompt")
+    if request.kind == "array":
+        for name in ("document_prompt", "query_prompt", "built_in_prompt", "queries"):
+            if getattr(request, name) is not None:
+                raise DistilvecError("an array of vectors has no model.", "Leave it out.", key=name)
     several = isinstance(request.texts, (list, tuple)) and len(request.texts) != 1
     if has_texts_elsewhere(request) and several:
         problem = f"the texts of {request.teacher} are in one file, a row for each vector."
         raise DistilvecError(problem, "Name that file.", key="texts")
-    if request.queries is not None and request.kind == "array":
-        raise DistilvecError("an array of vectors has none of the queries.", "Leave the queries out.", key="queries")
     if request.kind != "table":
         check_has_texts(request.teacher, request.texts)
 
@@ -384,26 +383,29 @@ def _may_be_narrower(request: Request) -> bool:
 def _corpus_sources(request: Request, root: Path) -> list[dict[str, Any]]:
     """Return the recipe's sources: documents, their pieces, queries."""
     sources: list[dict[str, Any]] = []
+    text_columns = request.columns or {}
+    if request.kind == "table":
+        text_columns = {}  # the columns are those of the index
     if _is_query_side(request):
         return list(request.queries or ()) or [{"builtin": "teacher"}]  # without queries it is refused
     if request.kind == "table" and (request.texts is None or has_texts_elsewhere(request)):
         sources.append({"builtin": "teacher"})
     elif request.texts is not None:
         documents = text_sources(request.texts, root, role="document", language=request.language)
-        if request.kind != "table" and "text" in request.columns:
-            documents = with_column(documents, request.columns["text"])
+        if "text" in text_columns:
+            documents = with_column(documents, text_columns["text"])
         if request.kind in ("model", "api"):
             paths = [source.get("path", STANDARD_INPUT) for source in documents]
             with set_by(source_names(len(paths), column="columns")):
-                check_content(paths, request.columns.get("text"))
-        if request.kind != "table" and "origin" in request.columns:
-            documents = [{**source, "origin": request.columns["origin"]} for source in documents]
+                check_content(paths, text_columns.get("text"))
+        if "origin" in text_columns:
+            documents = [{**source, "origin": text_columns["origin"]} for source in documents]
         # A table has no vectors of pieces, and an array none of other texts than its own
         sources += documents if request.kind in ("table", "array") else with_pieces(documents)
     if request.queries is not None:
         queries = list(request.queries)
-        if request.kind != "table" and "text" in request.columns:
-            queries = with_column(queries, request.columns["text"], where_there=True)
+        if "text" in text_columns:
+            queries = with_column(queries, text_columns["text"], where_there=True)
         sources += queries
     return sources
 

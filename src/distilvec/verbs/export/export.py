@@ -109,18 +109,12 @@ def export_router(student: Path, out: Path | None) -> Path:
     """
     job, record = finished_job(student, "router")
     section = job.teacher.section
-    if section.vectors is not None:
-        raise DistilvecError(
-            f"the teacher of {job.folder} is a table of vectors ({job.teacher.info.name}), not a model that embeds "
-            "documents.",
-            "Use the student alone for queries to the index.",
-            key="--to",
-        )
     if section.local_model is None:
+        kind = "behind an API" if section.vectors is None else "a table of vectors"
         raise DistilvecError(
-            f"the teacher of {job.folder}, {job.teacher.info.name}, is behind an API: there is no model to embed "
-            "documents with in one folder.",
-            "Use the student alone for queries, and the API for documents.",
+            f"the teacher of {job.folder}, {job.teacher.info.name}, is {kind}: there is no model to embed documents "
+            "with in one folder.",
+            "Use the student alone for queries, and the API or the table for documents.",
             key="--to",
         )
     compatible = bool(record.teacher_compatible)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from distilvec.config import recipe as recipes
-from distilvec.core.errors import DistilvecError, about, plain_errors, user_error
+from distilvec.core.errors import about, plain_errors, user_error
 from distilvec.core.files import folder_bytes, is_locked
 from distilvec.core.run_folder import RunFolder
 from distilvec.report.record import read_run_record
@@ -63,8 +63,6 @@ def runs(folder: str | Path = "runs") -> list[RunInfo]:
     Errors: DistilvecError if there is no such folder, or if it cannot be read itself.
     """
     root = Path(folder)
-    if not root.is_dir():
-        raise DistilvecError(f"{root} is not a folder.", "Give the folder that holds your runs.", key="folder")
     with about("folder", root):
         next(root.iterdir(), None)
     return sorted(runs_below(root), key=lambda run: run.changed, reverse=True)

@@ -38,7 +38,6 @@ from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.parts import is_part, part_folders
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 
-ROUNDED_UP = 1.05  # of a size that is meant as the whole model
 KEY = "student.size"
 FORMAT = 9  # of a stored design, raised with every change of the rule
 
@@ -88,9 +87,6 @@ def size_student(
         shape = replace(shape, linear=section.dense)
     if section.model == "teacher":  # whose vectors may be cut (teacher.truncate_dim)
         shape = replace(shape, dim=min(shape.dim, teacher.dim))
-    if budget.parameters is not None and budget.parameters > ROUNDED_UP * shape.parameters:
-        problem = f"found {budget.parameters:,} parameters; {shape.name} has {shape.parameters:,}."
-        raise DistilvecError(problem, "Give less, or leave the size out and state student.layers.", key=KEY)
     if budget.share is not None and section.model != "teacher" and described.parameters is not None:
         budget = Budget(int(budget.share * described.parameters))
     with about("student.model", model.name):

@@ -90,7 +90,7 @@ def teacher_distance(
     """Means over the validation rows of `distance` and `cosine` to the teacher (REDACT, section 4.3), and of a gap.
 
     `similarity_gap` is the mean absolute difference of the student's and the teacher's cosines within a batch: the only
-    number if student and teacher are not `compatible`, so that their vectors have no common space. `overlap` is of
+    number if student and teacher are not `compatible`, so that their vectors have no common space. The overlap@10 is of
     one row of each origin, and left out where these are too few for it (see `overlap_found`).
     """
     encoder.eval()

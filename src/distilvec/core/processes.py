@@ -215,14 +215,14 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     with exchange():
         dist.all_reduce(used, dist.ReduceOp.MAX, group=_messages())
     for bucket in _buckets([parameter for parameter, use in zip(whole, used.tolist(), strict=True) if use]):
-        sums = total(torch.cat([_gradient(parameter).flatten() for parameter in bucket]))
+        gradients = []
+        for parameter in bucket:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            gradients.append(gradient.flatten())
+        sums = total(torch.cat(gradients))
         parts = torch.split(sums / world_size(), [parameter.numel() for parameter in bucket])
         for parameter, part in zip(bucket, parts, strict=True):
             parameter.grad = part.view_as(parameter)
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

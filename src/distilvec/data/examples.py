@@ -107,8 +107,11 @@ def read_split(section: TaskSection, split: str, prompt: str, classes: list[str]
     texts, targets = _read(section, split)
     inputs: list[tuple[Text, ...]] = []
     for parts in texts:
-        rows = _corpus_rows(section, parts)
-        inputs.append(tuple(_as_input(prompt + text) for text in rows))
+        row: list[Text] = []
+        for text in _corpus_rows(section, parts):
+            first, separator, second = (prompt + text).partition(SEPARATOR)
+            row.append((first, second) if separator else first)
+        inputs.append(tuple(row))
     return Labelled(inputs, _numbers(section, split, targets, classes, scale))
 
 
@@ -303,11 +306,6 @@ def _corpus_rows(section: TaskSection, parts: tuple[str, ...]) -> tuple[str, ...
         text = clean_text(part, LONGEST_TEXT // 2)
         texts.append(text.replace(SEPARATOR, "\N{REPLACEMENT CHARACTER}"))
     return (SEPARATOR.join(texts),) if _is_joint(section) else tuple(texts)
-
-
-def _as_input(stored: str) -> Text:
-    first, separator, second = stored.partition(SEPARATOR)
-    return (first, second) if separator else first
 
 
 def _files(section: TaskSection) -> list[Path]:

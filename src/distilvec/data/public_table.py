@@ -75,15 +75,12 @@ class Part(Section):
 
     def file_names(self) -> list[str]:
         """The published names, those in braces written out: a{1,2}.txt is a1.txt and a2.txt."""
-        return [name for written in self.files for name in _each_name(written)]
-
-
-def _each_name(written: str) -> list[str]:
-    start, brace, rest = written.partition("{")
-    if not brace:
-        return [written]
-    choices, _, end = rest.partition("}")
-    return [f"{start}{choice}{end}" for choice in choices.split(",")]
+        names = []
+        for written in self.files:
+            start, brace, rest = written.partition("{")
+            choices, _, end = rest.partition("}")
+            names += [f"{start}{choice}{end}" for choice in choices.split(",")] if brace else [written]
+        return names
 
 
 class OutFile(Section):

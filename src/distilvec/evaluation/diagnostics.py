@@ -154,7 +154,12 @@ def experts_report(student: ModelEmbedder, groups: Sequence[Group]) -> ExpertsRe
     if not drawn or not any(type(module).__name__ == "Experts" and module.experts > 1 for module in student.model):
         return None
     prompts = student.prompts
-    prompted = [_prompted(prompts, group.role, text) for group, texts in drawn for text in texts]
+    prompted: list[Text] = []
+    for group, texts in drawn:
+        for text in texts:
+            if group.role is not None and isinstance(text, str):
+                text = prompts.get(group.role, "") + text
+            prompted.append(text)
     mixture = run_mixture(student.model, prompted)
     ends = np.cumsum([len(texts) for _, texts in drawn]).tolist()
     rows = [slice(first, last) for first, last in pairwise([0, *ends])]
@@ -203,10 +208,6 @@ def run_mixture(model: SentenceTransformer, texts: Sequence[Text]) -> Mixture:
     back = torch.tensor(np.argsort(order))
     gates, outputs, mixed, lengths = (torch.cat(values)[back] for values in zip(*parts, strict=True))
     return Mixture(gates, outputs, mixed, lengths.numpy())
-
-
-def _prompted(prompts: dict[Role, str], role: Role | None, text: Text) -> Text:
-    return prompts.get(role, "") + text if role is not None and isinstance(text, str) else text
 
 
 def _gate_shares(name: str, gates: Tensor) -> GateShares:

@@ -253,7 +253,12 @@ def export_copy(model: SentenceTransformer) -> SentenceTransformer:
     # One weight after the other leaves its device: a second copy of the model there may not fit
     copies: dict[int, Any] = {}
     for weight in model.parameters() if shared else weights:
-        copies[id(weight)] = weight if shared else _on_cpu(weight)
+        if shared:
+            copies[id(weight)] = weight
+            continue
+        values = weight.detach().to("cpu", copy=True)
+        is_parameter = isinstance(weight, nn.Parameter)
+        copies[id(weight)] = nn.Parameter(values, weight.requires_grad) if is_parameter else values
     copied = in_float32(copy.deepcopy(model, copies).cpu()).eval()
     for module in copied.modules():
         module.__dict__.pop("forward", None)  # a layer packed for this machine
@@ -261,12 +266,6 @@ def export_copy(model: SentenceTransformer) -> SentenceTransformer:
     if getattr(backbone.config, "_attn_implementation", None) == OUR_ATTENTION:
         backbone.set_attn_implementation("sdpa")
     return copied
-
-
-def _on_cpu(weight: Tensor) -> Tensor:
-    """A copy of a parameter or buffer in main memory."""
-    values = weight.detach().to("cpu", copy=True)
-    return nn.Parameter(values, weight.requires_grad) if isinstance(weight, nn.Parameter) else values
 
 
 def graph_inputs(model: SentenceTransformer, texts: list[str], most: int = _PROBE_TOKENS) -> dict[str, Tensor]:

@@ -47,7 +47,8 @@ def check_saved(
     towers: Mapping[Role, SentenceTransformer] = (
         {"query": model, "document": model} if isinstance(model, SentenceTransformer) else model
     )
-    compared = _compared_texts(texts)
+    by_length = sorted(dict.fromkeys(text[:_LONGEST] for text in texts), key=len)
+    compared = ["", *PROBES, *spread_items(by_length, COMPARED - len(PROBES) - 1)]
     expected = {role: _embed(tower, compared, role) for role, tower in towers.items()}
     trusted = any(_has_own_code(tower) for tower in towers.values())
     try:
@@ -60,12 +61,6 @@ def check_saved(
     for role, vectors in expected.items():
         if (difference := _difference(vectors, found[role])) is not None:
             raise _not_saved(f"sentence-transformers reads other vectors in what was written: {difference}")
-
-
-def _compared_texts(texts: Sequence[str]) -> list[str]:
-    """Return 16 texts, or fewer without `texts`."""
-    by_length = sorted(dict.fromkeys(text[:_LONGEST] for text in texts), key=len)
-    return ["", *PROBES, *spread_items(by_length, COMPARED - len(PROBES) - 1)]
 
 
 def _embed(model: SentenceTransformer, texts: Sequence[str], role: Role) -> Vectors:

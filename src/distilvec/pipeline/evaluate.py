@@ -144,12 +144,16 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
         tasks: Sequence[Task] = job.tasks
         if is_table(teacher):
             tasks = tasks_in_table(tasks, teacher)
+        untrained = None
+        if job.tasks and columns_with("untrained") & {*section.columns}:
+            beginning = read_start(job).student(job).to(device)
+            untrained = ModelEmbedder(beginning, "untrained", section.batch_tokens, prompts)
         yield Models(
             section,
             tasks,
             job.corpus,
             ModelEmbedder(student, "student", section.batch_tokens, prompts),
-            _untrained(job, device),
+            untrained,
             teacher if isinstance(teacher, ModelEmbedder) else None,
             None if projected is None else ModelEmbedder(projected, "projected", section.batch_tokens, prompts),
             saved_students(job),
@@ -161,15 +165,6 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             dims=job.recipe.student.dims or (),
             trust_remote_code=job.recipe.student.trust_remote_code,
         )
-
-
-def _untrained(job: Job, device: str) -> ModelEmbedder | None:
-    """Build the student before its training, on this device; None if no part of the report is made of it."""
-    section = job.recipe.evaluation
-    if not (job.tasks and columns_with("untrained") & {*section.columns}):
-        return None
-    model = read_start(job).student(job).to(device)
-    return ModelEmbedder(model, "untrained", section.batch_tokens, job.student_prompts)
 
 
 def saved_students(job: Job) -> list[SavedStudent]:

@@ -262,7 +262,10 @@ def overview(job: Job) -> list[tuple[str, str]]:
     """Return the lines of the first screen as (name, text)."""
     lines = [("teacher", _teacher_line(teacher)) for teacher in job.teachers]
     lines.append(("student", _student_line(job)))
-    lines.append(("texts", _texts_line(job)))
+    texts = f"{len(job.corpus):,}, {len(job.corpus.holdout_rows):,} of them for validation"
+    if job.examples is not None:
+        texts = f"{len(job.corpus):,} in labelled examples"
+    lines.append(("texts", texts))
     if job.pairs is not None:
         lines.append(("pairs", job.pairs.counts.line))
     if (missing := missing_role(job)) is not None:
@@ -299,12 +302,6 @@ def _student_line(job: Job) -> str:
     parts.append(f"{info.layers} {layers}")
     parts.append(f"reads {job.student_length:,} tokens")
     return ", ".join(parts)
-
-
-def _texts_line(job: Job) -> str:
-    if job.examples is not None:
-        return f"{len(job.corpus):,} in labelled examples"
-    return f"{len(job.corpus):,}, {len(job.corpus.holdout_rows):,} of them for validation"
 
 
 def missing_role(job: Job) -> str | None:

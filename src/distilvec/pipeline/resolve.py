@@ -193,7 +193,9 @@ def _recorded_parts(recipe: Recipe, folder: Path, record: RunRecord) -> _Parts:
     logging.disable_progress_bar()
     store = ArtifactStore(cache_root(recipe))
     stated_recipe = with_earlier_dtypes(recipe, RunFolder(folder))
-    recipe = with_built_in_prompt(with_local_tables(stated_recipe, store.root), _recorded_prompt(record))
+    assert record.student is not None
+    prompt = record.student.settings.get("built_in_prompt")  # its words: the model that names it may be gone
+    recipe = with_built_in_prompt(with_local_tables(stated_recipe, store.root), prompt)
     teachers = []
     entries = [record.teacher, *record.more_teachers]
     for (key, section), entry in zip(_teacher_sections(recipe).items(), entries, strict=True):
@@ -204,7 +206,6 @@ def _recorded_parts(recipe: Recipe, folder: Path, record: RunRecord) -> _Parts:
     texts = _load_texts(recipe, teachers[0].description.info, store)
     student, length = describe_saved(RunFolder(folder).student)
     # The decisions of the run that trained the student: the models that it was made from may be gone
-    assert record.student is not None
     recipe = recipe.model_copy(update={"student": StudentSection.model_validate(record.student.settings)})
     return _Parts(recipe, stated_recipe, folder, store, teachers, texts, student, length)
 
@@ -272,11 +273,6 @@ def _load_texts(recipe: Recipe, teacher: TeacherInfo, store: ArtifactStore) -> _
         pairs = load_pairs(recipe, recipe.pairs, store)
     student_corpus = corpus if recipe.student.built_in_prompt is None else with_bare_texts(corpus)
     return _Texts(tasks, examples, pairs, corpus, student_corpus)
-
-
-def _recorded_prompt(record: RunRecord) -> str | None:
-    """Return the words of the built-in prompt of a finished run: the model that names it may be gone."""
-    return None if record.student is None else record.student.settings.get("built_in_prompt")
 
 
 def _describe_recorded(

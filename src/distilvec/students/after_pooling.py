@@ -53,7 +53,9 @@ def why_not_kept(later_modules: Sequence[Any], pooling: str | None, dim: int | N
     if pooling not in (None, mode):
         return f"they read vectors of the pooling {mode}, not of {pooling}"
     width = later_modules[0].embedding_dimension
-    first, last = _width_before(later_modules), width_behind(later_modules)
+    reader = next(module for module in later_modules[1:] if type(module).__name__ in ("Dense", "LayerNorm"))
+    first = int(reader.in_features if type(reader).__name__ == "Dense" else reader.dimension)
+    last = width_behind(later_modules)
     if first != width or last < (dim or 0):
         return f"they lead from {first} to {last} dimensions; expected from {width} (the backbone) to {dim or last}"
     return None
@@ -76,7 +78,8 @@ def kept_modules(later_modules: Sequence[Any], dim: int | None, fold: bool) -> l
         return modules
     folded: list[Any] = []
     for module in modules:
-        if folded and _is_plain(folded[-1]) and _is_plain(module) and _is_linear(folded[-1]):
+        follows_plain = bool(folded) and _is_plain(folded[-1]) and _is_plain(module)
+        if follows_plain and isinstance(folded[-1].activation_function, nn.Identity):
             module = _product(folded.pop(), module)
         folded.append(module)
     return folded
@@ -90,12 +93,6 @@ def width_behind(later_modules: Sequence[Any]) -> int:
     return int([width for width in widths if width is not None][-1])
 
 
-def _width_before(later_modules: Sequence[Any]) -> int:
-    """Return the dimensions that the first module after the pooling with a width of its own reads."""
-    reader = next(module for module in later_modules[1:] if type(module).__name__ in ("Dense", "LayerNorm"))
-    return int(reader.in_features if type(reader).__name__ == "Dense" else reader.dimension)
-
-
 def _is_plain(module: Any) -> bool:
     """Whether a module is a Dense layer of the text's vector, without a residual."""
     return (
@@ -103,10 +100,6 @@ def _is_plain(module: Any) -> bool:
         and module.module_input_name == module.module_output_name == "sentence_embedding"
         and not getattr(module, "use_residual", False)
     )
-
-
-def _is_linear(dense: Dense) -> bool:
-    return isinstance(dense.activation_function, nn.Identity)
 
 
 @torch.no_grad()

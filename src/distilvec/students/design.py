@@ -287,17 +287,13 @@ def fill_table(
     if shape.no_factorizing:
         return with_tokens(shape, parameters, tokens, whole)
     least_rank = min(least_rank, shape.hidden_size // 4)
-    rank = min(_largest_rank(shape, parameters, whole), shape.hidden_size - RANK_STEP)
+    fixed = count_parts(shape, replace(whole, rank=0)).total
+    each = count_parts(shape, replace(whole, rank=1)).total - fixed
+    rank = (parameters - fixed) // each // RANK_STEP * RANK_STEP
+    rank = min(max(0, rank), shape.hidden_size - RANK_STEP)
     if rank >= least_rank:
         return replace(whole, rank=rank)
     return with_tokens(shape, parameters, tokens, replace(whole, rank=least_rank))
-
-
-def _largest_rank(shape: ModelShape, parameters: int, split: Split) -> int:
-    """Return the largest rank within the parameters: a multiple of RANK_STEP, at least 0."""
-    fixed = count_parts(shape, replace(split, rank=0)).total
-    each = count_parts(shape, replace(split, rank=1)).total - fixed
-    return max(0, (parameters - fixed) // each // RANK_STEP * RANK_STEP)
 
 
 def with_tokens(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) -> Split | None:
@@ -315,7 +311,12 @@ def _first_split(shape: ModelShape, parameters: int, tokens: TokensUsed) -> Spli
     """
     for layers, neurons in _attempts(shape, parameters, tokens):
         split = fill_table(shape, parameters, tokens, layers, neurons)
-        if split is not None and _has_enough_tokens(shape, parameters, tokens, split):
+        if split is None:
+            continue
+        # All tokens, or about half of the parameters in rows that cannot be shorter
+        has_all_tokens = split.tokens == tokens.number
+        is_large = split.rank is None and count_parts(shape, split).table >= LEAST_TABLE_SHARE * parameters
+        if has_all_tokens or is_large:
             return split
 
     layers = shape.layers if shape.no_pruning else 1
@@ -416,13 +417,6 @@ def _layer_count(shape: ModelShape, parameters: int, tokens: TokensUsed, neurons
     else:
         count = round(((1 - TABLE_SHARE) * parameters - whole.other - whole.dense) / each)
     return min(max(count, 1), shape.layers)
-
-
-def _has_enough_tokens(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) -> bool:
-    """Return whether a split has every token, or about half of the parameters in rows that cannot be shorter."""
-    if split.tokens == tokens.number:
-        return True
-    return split.rank is None and count_parts(shape, split).table >= LEAST_TABLE_SHARE * parameters
 
 
 def widen(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split) -> Split:

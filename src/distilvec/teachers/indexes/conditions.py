@@ -41,13 +41,13 @@ def no_row(where: Where, values: Iterable[tuple[str, Iterable[Any]]], origin: st
     conditions = []
     for name, allowed in where.items():
         conditions += [f"{name}={'null' if value is None else text_of(value)}" for value in allowed]
-    found = []
+    parts = []
     for name, column in values:
         distinct: dict[str, None] = {}
         for _, value in zip(range(_SCANNED), column, strict=False):
             distinct[shown_value(value) if value is not None else "null"] = None
-        found.append(f"{name} has {some_of(distinct) or 'no value'}")
-    problem = f"{origin} has no row with {' and '.join(conditions)}: {'; '.join(found)}."
+        parts.append(f"{name} has {some_of(distinct) or 'no value'}")
+    problem = f"{origin} has no row with {' and '.join(conditions)}: {'; '.join(parts)}."
     return DistilvecError(problem, "Name values that there are.", key=KEY)
 
 

@@ -97,7 +97,11 @@ def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> T
         settings.append(read_where(section.where))
         folder = root / "indexes" / fingerprint(FORMAT, *settings, content)
         meta = _read_or_copy(section, address, folder, content, refresh)
-        _log_left_out(meta, address)
+        left_out = []
+        for reason, rows in meta["left_out"].items():
+            left_out.append(f"{rows['rows']:,} {reason} (first id {rows['first']})")
+        if left_out:
+            log(f"index: {meta['kept']:,} rows of {address.text} are used; left out are {', '.join(left_out)}")
         if meta["plain"]:
             return section
         similarity = section.similarity
@@ -191,7 +195,9 @@ def _copy(reader: Reader, section: TeacherSection, address: Address, folder: Pat
     version = reader.version()
     behind_parts = _read_parts(folder, version)
     if behind_parts:
-        state = _state(behind_parts[-1]["state"])
+        content = behind_parts[-1]["state"]
+        left_out = {reason: LeftOut(**rows) for reason, rows in content["left_out"].items()}
+        state = CopyState(**{**content, "left_out": left_out})
     else:
         state = CopyState(after=None, read=0, kept=0, rows=reader.count())
         _start_again(folder)
@@ -258,23 +264,12 @@ def _read_complete(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _state(content: dict[str, Any]) -> CopyState:
-    left_out = {reason: LeftOut(**rows) for reason, rows in content["left_out"].items()}
-    return CopyState(**{**content, "left_out": left_out})
-
-
 def _columns_text(meta: dict[str, Any]) -> str:
     """The columns that texts and vectors are read from; empty for vectors without columns."""
     columns = meta["columns"]
     if "embedding" not in columns:
         return ""
     return f": texts are those of '{columns['text']}', vectors those of '{columns['embedding']}'"
-
-
-def _log_left_out(meta: dict[str, Any], address: Address) -> None:
-    parts = [f"{rows['rows']:,} {reason} (first id {rows['first']})" for reason, rows in meta["left_out"].items()]
-    if parts:
-        log(f"index: {meta['kept']:,} rows of {address.text} are used; left out are {', '.join(parts)}")
 
 
 def _no_rows(address: Address, state: CopyState) -> DistilvecError:

@@ -89,14 +89,11 @@ class DuckTable(Reader):
         top = top_column(name, self.top_names)
         fields = [] if name == top else [quoted(field) for field in name[len(top) + 1 :].split(".")]
         if fields and top in self.json_columns:
-            return f"json_extract_string({quoted(top)}, {_literal('.'.join(['$', *fields]))})"
+            path = ".".join(["$", *fields]).replace("'", "''")
+            return f"json_extract_string({quoted(top)}, '{path}')"
         return ".".join([quoted(top), *fields])
 
     def _one(self, query: str, parameters: Sequence[str] = ()) -> int:
         """The number that a query gives."""
         (row,) = self.connection.execute(query, list(parameters)).fetchall()
         return int(row[0])
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -253,6 +253,6 @@ def read_definition(arguments: str) -> list[Column]:
             columns.append(Column(name, kind, words[1], number))
         else:
             metric = _METRIC.search(argument)
-            stated = "l2" if metric is None else metric[1].lower()
-            columns.append(Column(vector[1], kind, vector[2].lower(), number, int(vector[3]), stated))
+            metric_name = "l2" if metric is None else metric[1].lower()
+            columns.append(Column(vector[1], kind, vector[2].lower(), number, int(vector[3]), metric_name))
     return columns

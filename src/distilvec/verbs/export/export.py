@@ -47,7 +47,6 @@ from distilvec.report.values import ExportedForm
 from distilvec.report.write import refresh_report
 from distilvec.students.after_pooling import first_dims_layer
 from distilvec.students.task_head import load_head
-from distilvec.teachers.graph_embedder import Runnable
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import load_teacher
 
@@ -308,7 +307,8 @@ def _write_form(
             made.parent.mkdir()
             form.write(export_onnx(model, folder / "model.onnx", head), made)
             size = sum(file.stat().st_size for file in made.parent.iterdir()) / 1e6
-            parity = measure_parity(graph, _open(made), task, size)
+            runnable = OpenvinoEmbedder(made) if made.suffix == ".xml" else OnnxEmbedder(made)
+            parity = measure_parity(graph, runnable, task, size)
             problems = parity.problems(form.tolerance)
             if problems and not force:
                 raise DistilvecError(
@@ -329,10 +329,6 @@ def _write_form(
         threads=machine["threads"],
         out_of_tolerance=problems,
     )
-
-
-def _open(path: Path) -> Runnable:
-    return OpenvinoEmbedder(path) if path.suffix == ".xml" else OnnxEmbedder(path)
 
 
 def _single_text_head(folder: Path) -> TaskHead | None:

@@ -49,10 +49,11 @@ def recipe_file(name: str) -> Path:
         if name in recipes:
             return recipes[name]
         recipe_of_run = RunFolder(path).recipe
-        if recipe_of_run.is_file():
-            raise DistilvecError(f"{excerpt(name)} is a run folder.", f"Name its recipe: {recipe_of_run}", key="recipe")
         if path.is_dir():
-            raise DistilvecError(f"{excerpt(name)} is a folder.", "Name a recipe file in it.", key="recipe")
+            is_run = recipe_of_run.is_file()
+            problem = f"{excerpt(name)} is a {'run ' if is_run else ''}folder."
+            fix = f"Name its recipe: {recipe_of_run}" if is_run else "Name a recipe file in it."
+            raise DistilvecError(problem, fix, key="recipe")
     fix = "Give one of these, or a path ending in .yaml."
     raise DistilvecError(f"no recipe {excerpt(name)}{unknown(name, recipes)}", fix, key="recipe")
 

@@ -22,11 +22,10 @@ def pick_device(name: str) -> str:
     has_mps = torch.backends.mps.is_available()
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        problem = f"is {name}, but torch finds no GPU. Use auto or cpu, or a CUDA build of torch"
-        raise DistilvecError(f"{problem}.", key="train.device")
-    if name == "mps" and not has_mps:
-        raise DistilvecError("is mps, but this machine has none.", "Use auto or cpu.", key="train.device")
+    is_missing = name.startswith("cuda") and not torch.cuda.is_available()
+    if is_missing or (name == "mps" and not has_mps):
+        problem = f"is {name}, but torch finds no GPU of this kind."
+        raise DistilvecError(problem, "Use auto or cpu, or another build of torch.", key="train.device")
     return name
 
 

@@ -64,13 +64,11 @@ def parse_size(text: str) -> Budget:
     """Read a size such as 5M, 800k, 5_000_000 or 25%."""
     match = re.fullmatch(r"(\d[\d_]*(?:\.\d+)?)\s*([kmg%]?)", text.strip().lower())
     number = float(match[1].replace("_", "")) if match else 0.0
-    if match is None or number == 0:
-        raise DistilvecError(
-            f"found '{text}'; expected a number of parameters or a percentage.", "Give for example 5M or 25%."
-        )
-    if match[2] == "%":
-        if number > 100:
-            raise DistilvecError(f"found '{text}'; a student has at most 100% of the model.", "Give less.")
+    is_share = match is not None and match[2] == "%"
+    if match is None or number == 0 or (is_share and number > 100):
+        problem = f"found '{text}'; expected a number of parameters, or a percentage of at most 100%."
+        raise DistilvecError(problem, "Give for example 5M or 25%.")
+    if is_share:
         return Budget(share=number / 100)
     parameters = round(number * _UNITS[match[2]])
     if parameters < LEAST_PARAMETERS:

@@ -131,16 +131,9 @@ def push_model(
 
 def model_files(model: Path) -> list[str]:
     """Return the relative names of a folder's files to upload, and log those left out."""
-    if (RunFolder(model).student / "modules.json").is_file():
-        raise DistilvecError(
-            f"{model} is the folder of a run.",
-            f"Give the model in it, such as {RunFolder(model).student}.",
-            key="model",
-        )
     if not (model / "modules.json").is_file():
-        raise DistilvecError(
-            f"{model} is no SentenceTransformer's folder: it has no modules.json.", "Give one.", key="model"
-        )
+        problem = f"{model} is not the folder of a SentenceTransformer: it has no modules.json."
+        raise DistilvecError(problem, f"Name a model; that of a run is in {RunFolder(model).student}.", key="model")
     root = model.resolve()
     names = sorted(path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file())
     code = code_files(model)

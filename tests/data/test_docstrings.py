@@ -1,7 +1,6 @@
 import json
 
 import pytest
-from refusals import refused
 
 from distilvec.data import docstrings as subject
 from distilvec.data.docstrings import (
@@ -48,11 +47,6 @@ def test_order_and_names_of_a_folder(tmp_path):
         ("package.z.C", False, "Class.\n\nExample:\n    indented"),
         ("package.z.C.m", True, "Method."),
     ]
-
-
-def test_a_folder_without_sources_is_refused(tmp_path):
-    with refused("corpus.sources"):
-        subject.docstrings(tmp_path)
 
 
 def test_first_sentence():

@@ -189,6 +189,8 @@ def load_objective(path: Path, objective: Objective) -> None:
     if not objective.state_dict():
         return
     fix = "Put back a copy of it, or train again (--restart)."
+    if not path.exists():
+        raise DistilvecError(f"{path} is missing: it holds the parameters of the objective.", fix, key=path.name)
     with about(path.name, path), fitting(path, fix):
         objective.load_state_dict(read_tensors(path, fix)[0])
 

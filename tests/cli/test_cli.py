@@ -373,7 +373,7 @@ def test_evaluate_writes_json(tiny_model, tmp_path, command):
     assert "mini" in shown and "asymmetric" in (tmp_path / "out.json").read_text()
 
 
-OTHER_STORES = ("arrays/part-0.npy", "vectors.npz", "store.pkl")
+OTHER_STORES = ("arrays/part-0.npy", "vectors.npz", "shop.duckdb")
 
 
 @pytest.mark.parametrize("file", [*OTHER_STORES, "empty/"])
@@ -386,7 +386,7 @@ def test_what_the_teacher_is_comes_before_its_texts(file, texts, command, tmp_pa
     if name:
         Path(file).write_bytes(b"rows")
     source = folder or name
-    expected = ["holds", name or "nothing"] if folder else ["is a file"]
+    expected = ["holds", name or "nothing"] if folder else ["is a file", f"duckdb://{tmp_path / name}/TABLE"]
     for line, key in ((["distill", source, *texts], "TEACHER"), (["check", "model", source], "index")):
         status, _, shown = command(*line)
         assert status == 2 and f"[{key}] {source} " in shown and all(word in shown for word in expected), shown

@@ -147,8 +147,9 @@ def test_collections_of_one_width_are_read_together(tmp_path, capsys):
     found, _ = read(f"chroma://{folder}/file-2", tmp_path)
     assert list(found) == TEXTS[20:40]
 
-    write(folder, tmp_path, wide={"calls": [("add", rows([50], embeddings=[[1.0] * 5]))]})
-    with refused("teacher.vectors", "wide (5)"):
+    wide = {f"wide-{number}": {"calls": [("add", rows([50], embeddings=[[1.0] * 5]))]} for number in range(10, 25)}
+    write(folder, tmp_path, **wide)
+    with refused("teacher.vectors", "wide-19 and 5 more, 8 of file-1, file-2, knowledge."):
         read(str(folder), tmp_path)
     with refused("teacher.vectors"):
         read(f"chroma://{folder}/absent", tmp_path)

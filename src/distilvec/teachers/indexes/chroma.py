@@ -21,6 +21,7 @@ from distilvec.core.addresses import Address
 from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import disk_space_needed, files_below, remove, remove_scratch, scratch, user_cache
 from distilvec.core.log import log
+from distilvec.data.task_rows import some_of
 from distilvec.teachers.cache.columns import find_columns
 from distilvec.teachers.indexes.conditions import check_names, meets
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_payloads
@@ -63,8 +64,9 @@ class ChromaCollections(Reader):
         self.collections = sorted(collections, key=lambda collection: str(collection.name))
         self.counts = [int(collection.count()) for collection in self.collections]
         if len(self.collections) > 1:
-            names = self._check_widths()
-            log(f"index: {len(names)} collections of {self.address} are read together: {', '.join(names)}")
+            self._check_widths()
+            examples = some_of(collection.name for collection in self.collections)
+            log(f"index: {len(self.collections)} collections of {self.address} are read together: {examples}")
         names = [_DOCUMENT, "embedding", *self._metadata_names()]
         self.columns = find_columns(names, {"text": _DOCUMENT, **self.choices}, self.address.text)
         check_names(self.where, names, self.address.text)
@@ -129,17 +131,16 @@ class ChromaCollections(Reader):
         for _, _, rows in self._pages(0, ["metadatas"]):
             yield from rows["metadatas"]
 
-    def _check_widths(self) -> list[str]:
-        """Names of the collections. DistilvecError where their vectors differ in width."""
-        widths = {}
+    def _check_widths(self) -> None:
+        """DistilvecError where the collections' vectors differ in width."""
+        names: dict[int, list[str]] = {}
         for collection in self.collections:
             vectors = collection.get(limit=1, include=["embeddings"])["embeddings"]
-            widths[str(collection.name)] = len(vectors[0])
-        if len(set(widths.values())) > 1:
-            collections = ", ".join(f"{name} ({width})" for name, width in widths.items())
-            problem = f"{self.address} has collections of vectors of different widths: {collections}."
+            names.setdefault(len(vectors[0]), []).append(str(collection.name))
+        if len(names) > 1:
+            widths = ", ".join(f"{width} of {some_of(names[width])}" for width in sorted(names))
+            problem = f"{self.address} has collections of vectors of different widths: {widths}."
             raise DistilvecError(problem, "Name one of them: chroma:///FOLDER/COLLECTION.")
-        return list(widths)
 
     def _folder_client(self, folder: Path) -> Any:
         """A client of a copy of the folder, without telemetry."""

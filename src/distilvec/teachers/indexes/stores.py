@@ -193,6 +193,9 @@ def nothing_to_read(path: Path, expected: str = "vectors") -> DistilvecError:
     there = "is a file" if path.is_file() else f"holds {content or 'nothing'}"
     endings = ", ".join(ending for store in all_stores() for ending in store.endings)
     fix = "Write texts and vectors to a Parquet file with the columns text and embedding."
+    if path.is_file():
+        address = f"duckdb://{path.absolute()}/TABLE"
+        fix = f"Of a database give a table's address, such as {address} (docs/index_formats.md). Else: {fix}"
     indexes = [name for name in entries if name.endswith((".faiss", ".usearch", ".lance"))]
     if indexes:
         fix = f"Name the index in it: {' or '.join(str(path / name) for name in indexes[:5])}."

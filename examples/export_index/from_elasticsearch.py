@@ -8,10 +8,11 @@ import sys
 
 from elasticsearch import Elasticsearch
 from elasticsearch.helpers import scan
-from rows import write_parquet
+from rows import field, write_parquet
 
 url, index, text, vector, path = sys.argv[1:]
 client = Elasticsearch(url, api_key=os.environ.get("ELASTIC_API_KEY"))
 query = {"query": {"match_all": {}}, "_source": {"includes": [text, vector], "exclude_vectors": False}}
 hits = scan(client, index=index, query=query)
-write_parquet(path, ((hit["_id"], hit["_source"].get(text), hit["_source"].get(vector)) for hit in hits))
+rows = ((hit["_id"], field(hit["_source"], text), field(hit["_source"], vector)) for hit in hits)
+write_parquet(path, rows)

@@ -8,10 +8,11 @@ import sys
 
 from opensearchpy import OpenSearch
 from opensearchpy.helpers import scan
-from rows import write_parquet
+from rows import field, write_parquet
 
 url, index, text, vector, path = sys.argv[1:]
 user, password = os.environ.get("OPENSEARCH_USER"), os.environ.get("OPENSEARCH_PASSWORD")
 client = OpenSearch(url, http_auth=(user, password) if user else None)
 hits = scan(client, index=index, query={"query": {"match_all": {}}, "_source": [text, vector]})
-write_parquet(path, ((hit["_id"], hit["_source"].get(text), hit["_source"].get(vector)) for hit in hits))
+rows = ((hit["_id"], field(hit["_source"], text), field(hit["_source"], vector)) for hit in hits)
+write_parquet(path, rows)

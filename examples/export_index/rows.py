@@ -8,6 +8,15 @@ import pyarrow.parquet as pq
 SCHEMA = pa.schema([("id", pa.string()), ("text", pa.string()), ("embedding", pa.list_(pa.float32()))])
 
 
+def field(document, name):
+    """A field by its dotted name, as mappings have it: a key with dots, or keys inside of one another."""
+    if name in document:
+        return document[name]
+    outer, _, inner = name.partition(".")
+    content = document.get(outer)
+    return field(content, inner) if isinstance(content, dict) else None
+
+
 def write_parquet(path, rows):
     """Write rows of id, text and vector, a thousand at a time; a row without a vector has None there."""
     rows = iter(rows)

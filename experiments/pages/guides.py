@@ -25,6 +25,7 @@ from experiments.real_teachers import table as teachers_table
 from experiments.score_table import score_table
 from experiments.switch import table as switch_table
 from experiments.ten_languages import table as languages_table
+from experiments.texts_needed import table as needed_table
 
 PARTS = {
     "model": "`model/`: `onnx/model_quantized.onnx` and the tokenizer",
@@ -67,6 +68,7 @@ def parts() -> Parts:
             "fitted": tables(("fitted", fitted_table)),
             "databases": tables(("index_databases", databases_table)),
             "mixed": tables(("mixed_index", mixed_table)),
+            "needed": tables(("texts_needed", needed_table)),
         },
         "docs/methods/clicks.md": {"clicks": tables(("clicks", clicks_tables))},
         "docs/task_student.md": {

@@ -286,7 +286,7 @@ FINETUNE = ["finetune", "MODEL", "--task", "rows.csv", "--type", "classification
 def test_options_that_would_be_dropped_are_refused(arguments, option, tiny_model, tmp_path, command, monkeypatch):
     """One that a key or another option contradicts, and one without its own."""
     monkeypatch.chdir(tmp_path)
-    Path("texts.txt").write_text("river\nstone\n")
+    Path("texts.txt").write_text("\n".join(make_texts(40)))
     Path("rows.csv").write_text("text,label\nriver,a\nstone,b\nbridge,a\nmirror,b\n")
     Path("suite.yaml").write_text("[]")
     status, _, problem = command(*(str(tiny_model) if word == "MODEL" else word for word in arguments))

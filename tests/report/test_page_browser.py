@@ -174,14 +174,15 @@ def test_it_fits_and_is_legible(opened, name, width, scheme):
     assert (sum(int(part) for part in ground[4:-1].split(",")) > 600) == (scheme == "light")
 
 
-@pytest.mark.parametrize("width", [400, 800, 1024, 1200, 1400])
 @pytest.mark.parametrize("name", ["report", *JOBS])
-def test_no_figure_of_the_verdict_is_cut(opened, name, width):
+def test_no_figure_of_the_verdict_is_cut(opened, name):
     """Seven of them stood in one row, and the last was outside of it below 1,300 pixels."""
-    page = opened(name, width)
+    page = opened(name)
     count = page.locator(".tiles > div").count()
     assert count == (7 if name == "report" else count) and count > 0
-    assert page.evaluate(CUT_TILES) == []
+    for width in (400, 800, 1024, 1200, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate(CUT_TILES) == [], width
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -190,7 +191,7 @@ def test_axe_finds_nothing(opened, name, scheme):
     page = opened(name, scheme=scheme)
     unfold(page)
     page.evaluate("document.querySelectorAll('tr:nth-child(n + 9)').forEach((row) => row.remove())")  # more of the same
-    assert violations(page) == []
+    assert violations(page, of_colours=scheme == "dark") == []
 
 
 @pytest.mark.parametrize("name", JOBS)

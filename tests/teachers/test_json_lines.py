@@ -53,6 +53,10 @@ FORMS = {  # of one row, and the fields that are read
         lambda text, vector, row: elastic({"content": text}, {"embedding": vector}, row),
         ("_source.content", "_source.embedding"),
     ),
+    "an object with the usual name of a text": (
+        lambda text, vector, row: elastic({"content": {"lang": "en", "body": text}}, {"embedding": vector}, row),
+        ("_source.content.body", "_source.embedding"),
+    ),
     "langchain's opensearch": (
         lambda text, vector, row: opensearch({"text": text}, {"vector": vector}, row),
         ("_source.text", "_source.vector"),

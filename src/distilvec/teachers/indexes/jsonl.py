@@ -230,6 +230,7 @@ def _add_fields(fields: dict[str, Field], value: Mapping[str, Any], prefix: str,
 def _usual_name(part: Part, fields: Mapping[str, Field], chunks: str) -> str | None:
     """The field with a usual name that lies least deep, one in the list `chunks` first; None if there is none.
 
+    Of an object with a usual name the fields count: content.body.
     Vectors may have names of their own below it, as those of Weaviate: vector.default. Pinecone calls them values.
     """
     candidates = []
@@ -242,6 +243,8 @@ def _usual_name(part: Part, fields: Mapping[str, Field], chunks: str) -> str | N
                 continue
             if last not in usual_names and above:
                 last = above[-1]
+        elif any(name.startswith(f"{field.name}.") for name in fields):
+            continue
         if last in usual_names:
             candidates.append((field.chunks != chunks, len(above), usual_names.index(last), field.name))
     return min(candidates)[-1] if candidates else None

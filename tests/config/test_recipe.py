@@ -79,7 +79,7 @@ def test_errors_name_the_key(file, override, message):
 def test_missing_and_broken_files(tmp_path, file):
     (tmp_path / "dangling.yaml").symlink_to(tmp_path / "nothing")
     for path, message in (
-        (tmp_path / "absent.yaml", "not found"),
+        (tmp_path / "absent.yaml", "No such file"),
         (tmp_path, "is a folder"),
         (tmp_path / "dangling.yaml", "No such file"),
     ):

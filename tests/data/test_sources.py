@@ -215,7 +215,9 @@ def test_facts_by_word(tmp_path):
     assert read(path) == ["Linking is joining.", "Linking combines code."]
     refuse("corpus.sources.0.path", "no readable file", path=tmp_path)
     path.write_text('["Linking is joining."]')
-    refuse("corpus.sources.0.path", "row 1", path=path)
+    assert read(path) == ["Linking is joining."]
+    path.write_text('["Linking is joining.", 1]')
+    refuse("corpus.sources.0.path", "row 2", path=path)
     path.write_text('{"linking": "Linking is joining."}')
     refuse("corpus.sources.0.path", "word 'linking'", path=path)
     path.write_text('{"linking": [')

@@ -92,8 +92,8 @@ def test_a_run_with_a_suite(tiny_model, folder, suite, capsys, monkeypatch):
     advised = re.findall(r"distilvec [a-z]+ [^()]*?(?= \(|\.$|$)", " ".join(out.split()))
     page = (folder / "runs" / "a b" / "report.html").read_text()
     found = check_snippets(map(html.unescape, CODE.findall(page)))
-    assert [words[1] for words in found] == ["evaluate", "speed", "export"]
-    assert str(tiny_model) in found[0] and str(tiny_model) in found[1]
+    assert [words[1] for words in found] == ["export", "evaluate", "speed"]
+    assert str(tiny_model) in found[1] and str(tiny_model) in found[2]
     for words in [*found, *(commands(line)[0] for line in advised)]:
         check_command(words, folder)
     assert any(words[1] == "export" for words in found)

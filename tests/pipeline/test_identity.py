@@ -30,8 +30,9 @@ from distilvec.pipeline.run import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_pages")]
 
-TRAIN = {"max_steps": 2, "batch_size": 16, "precision": "fp32", "device": "cpu", "keep_checkpoint": True}
+TRAIN = {"max_steps": 2, "batch_size": 8, "precision": "fp32", "device": "cpu", "keep_checkpoint": True}
 Change = Callable[[Any], Any]
+TEXTS = 36  # few, since each is a batch of its own
 FRESH = {"model_type": "bert", "num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": 128}
 METHOD = """from beside import SCALE
 from distilvec.core.objective import Objective
@@ -106,12 +107,12 @@ def models(world: World) -> None:
     model(root / "teacher", seed=0)
     model(root / "student", seed=1)
     world.json("teacher/config_sentence_transformers.json", prompts={"query": "find: ", "document": "read: "})
-    texts = [text.capitalize() for text in make_texts(60)]
+    texts = [text.capitalize() for text in make_texts(TEXTS)]
     (root / "texts" / "more").mkdir(parents=True)
-    (root / "texts" / "a.txt").write_text("\n".join(texts[:20]))
-    (root / "texts" / "more" / "b.txt").write_text("\n".join(texts[20:40]))
+    (root / "texts" / "a.txt").write_text("\n".join(texts[:12]))
+    (root / "texts" / "more" / "b.txt").write_text("\n".join(texts[12:24]))
     (root / "others").mkdir()
-    (root / "others" / "c.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[40:]))
+    (root / "others" / "c.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[24:]))
     suite(root)
     world.tree = {
         "name": "identity",
@@ -120,7 +121,7 @@ def models(world: World) -> None:
         "student": {"model": root / "student", "layers": 2},
         "corpus": {
             "sources": [{"path": root / "texts"}, {"path": root / "others", "role": "query"}],
-            "validation_rows": 10,
+            "validation_rows": 6,
         },
         "method": {"name": "redact"},
         "train": dict(TRAIN),
@@ -167,9 +168,9 @@ def linked(world: World) -> None:
 def table(world: World) -> None:
     """A table of vectors instead of the teacher."""
     models(world)
-    texts = [text.capitalize() for text in make_texts(60)]
+    texts = [text.capitalize() for text in make_texts(TEXTS)]
     generator = torch.Generator().manual_seed(0)
-    vectors = torch.nn.functional.normalize(torch.randn(60, 32, generator=generator)).numpy()
+    vectors = torch.nn.functional.normalize(torch.randn(TEXTS, 32, generator=generator)).numpy()
     write_table(world.root / "vectors.parquet", texts, vectors)
     world.tree["teacher"] = {"vectors": world.root / "vectors.parquet"}
 
@@ -228,7 +229,7 @@ def adapted(world: World) -> None:
 def labels(world: World) -> None:
     """A labelled task instead of a corpus."""
     models(world)
-    write_task(world.root / "task.jsonl", "classification")
+    write_task(world.root / "task.jsonl", "classification", 48, 12)
     del world.tree["corpus"]
     world.tree |= {
         "task": {"type": "classification", "path": world.root / "task.jsonl"},
@@ -244,8 +245,8 @@ def model(folder: Path, seed: int) -> None:
 
 
 def suite(root: Path) -> None:
-    texts = make_texts(20, seed=5)
-    rows = [{"sentence1": texts[row], "sentence2": texts[row + 10], "score": row % 6} for row in range(10)]
+    texts = make_texts(12, seed=5)
+    rows = [{"sentence1": texts[row], "sentence2": texts[row + 6], "score": row} for row in range(6)]
     (root / "sts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     (root / "suite.yaml").write_text("- {name: sts, type: sts, path: sts.jsonl}\n")
 
@@ -348,7 +349,7 @@ CHANGES = {
     "corpus: a file of another source": (models, moved),
     "corpus.sources.0.role": (models, key("corpus.sources.0.role", "query")),
     "corpus.sources.0.limit": (models, key("corpus.sources.0.limit", 15)),
-    "corpus.validation_rows": (models, key("corpus.validation_rows", 15)),
+    "corpus.validation_rows": (models, key("corpus.validation_rows", 9)),
     "corpus.seed": (models, key("corpus.seed", 1)),
     "method.name": (models, key("method.name", "offline_cosine")),
     "cache.dtype": (models, key("cache.dtype", "float32")),
@@ -384,7 +385,7 @@ CHANGES = {
     "task.labels": (labels, key("task.labels", 10)),
 }
 KEYS = {
-    "max_steps": 3, "batch_size": 8, "window": 1, "fixed_batches": True, "gradient_accumulation_steps": 2,
+    "max_steps": 3, "batch_size": 4, "window": 1, "fixed_batches": True, "gradient_accumulation_steps": 2,
     "optimizer": "muon",
     "learning_rate": 1e-2, "final_learning_rate": 1e-3, "trainable": ["encoder.model.0"],
     "learning_rate_factors": {"encoder.model.0": 0.5},

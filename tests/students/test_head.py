@@ -53,7 +53,7 @@ def test_predicts_from_a_folder_behind_the_prompt(tiny_model, tmp_path):
     assert SentenceTransformer(str(tmp_path / "student"), device="cpu").encode("a text").shape == (32,)
     with pytest.raises(DistilvecError, match="single texts"):
         predict(tmp_path / "student", [("a", "b")])
-    with refused("head.json"):
+    with refused("model", "head.json"):
         predict(tiny_model, ["a"])
 
 

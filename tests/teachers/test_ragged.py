@@ -99,8 +99,6 @@ def test_what_a_row_has_is_named(cache):
         cache.read_ragged(np.array([0]), "embedding")
     with pytest.raises(DistilvecError, match=r"^\[cache.path\] .*'hidden'"):
         cache.read(np.array([0]), "hidden")
-    with pytest.raises(DistilvecError, match=r"found \['embedding'\]"):
-        cache.append(keys(1), {"embedding": vectors(1)}, str)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_several_labels_a_text(tiny_model, tmp_path):
 def test_a_size_says_how_small_the_student_is(rows, tiny_model, tmp_path, capsys, monkeypatch):
     classifier = classify(rows, tiny_model, tmp_path / "run", layers=None, size="60%", epochs=2)
     assert classifier.parameters <= 0.6 * classifier.teacher_parameters
-    assert classifier.result.recipe.student.size == "60%"
+    assert classifier.recipe.student.size == "60%"
     with refused("size"):
         classify(rows, tiny_model, tmp_path / "small", layers=None, size="10")
     assert not (tmp_path / "small" / "details" / "teacher" / "student").exists(), "refused before the teacher learns"
@@ -144,7 +144,7 @@ def test_a_student_of_another_family(rows, tiny_model, tmp_path, capsys, monkeyp
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 2}
     small = architectures.sentence_transformer(tmp_path / "small", architectures.bert(tmp_path / "backbone", **sizes))
     classifier = classify(rows, tiny_model, tmp_path / "run", layers=None, student=str(small))
-    assert classifier.result.record.student.layers == 2 and classifier.parameters < classifier.teacher_parameters / 2
+    assert classifier.record.student.layers == 2 and classifier.parameters < classifier.teacher_parameters / 2
     assert classifier.accuracy.value > 0.5
     monkeypatch.chdir(tmp_path)
     (tmp_path / "intents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -167,7 +167,7 @@ def test_a_teacher_that_has_learned_the_test_rows_is_refused(rows, tiny_model, t
     for name, changes in {"same": {}, "stated": {"seed": 1, "test": tested}}.items():
         second = classify(rows, first.teacher_folder, tmp_path / name, layers=2, epochs=1, **changes)
         assert second.accuracy.rows == first.accuracy.rows
-        assert second.result.record.teacher.name == first.result.record.teacher.name == tiny_model.name
+        assert second.record.teacher.name == first.record.teacher.name == tiny_model.name
 
 
 def test_a_teacher_learns_one_more_label(rows, tiny_model, tmp_path):
@@ -195,7 +195,7 @@ def test_a_model_with_code_of_its_own_is_trained_judged_and_predicts(rows, tmp_p
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     classifier = classify(rows, tmp_path / "model", tmp_path / "run", epochs=1, trust_remote_code=True)
     assert classifier.predict(["ocean of words"])[0] in classifier.classes
-    assert classifier.result.student.encode("ocean").shape == (32,)
+    assert classifier.student.encode("ocean").shape == (32,)
     with refused("model", "--trust-remote-code"):
         distilvec.TaskModel(classifier.student_folder)
 

@@ -184,10 +184,6 @@ def distill(
         check_texts(names)
     with about("queries"):
         check_texts(query_names)
-    if source_kind(teacher) in ("model", "api"):
-        check_has_texts(teacher, names or None)
-        with set_by(source_names(len(names), column="--column")):
-            check_content(names, column_names.get("text"))
     if size is not None:
         with about("--size"):
             parse_size(size)
@@ -198,6 +194,10 @@ def distill(
     from distilvec.config.recipe import read_overrides
 
     overrides = read_overrides(changes)
+    if source_kind(teacher) in ("model", "api"):
+        check_has_texts(teacher, names or None)
+        with set_by(source_names(len(names), column="--column")):
+            check_content(names, column_names.get("text"))
     models = [teacher, student, *(made_by or []), pairs]
     files = changed_files(overrides if method is None else {"method.name": method, **overrides})
     tested: list[Path] = []

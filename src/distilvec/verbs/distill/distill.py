@@ -20,7 +20,7 @@ from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
 from distilvec.report.next_step import next_step
 from distilvec.train.metrics import Callback
-from distilvec.verbs.distill.recipe import Request, argument_names, make_recipe, stated_root
+from distilvec.verbs.distill.recipe import Request, argument_names, check_texts_of, make_recipe, stated_root
 from distilvec.verbs.distill.texts import text_sources
 from distilvec.verbs.opened_run import Run, with_the_arguments_of
 
@@ -188,7 +188,10 @@ def distillation(
         elif made_by or refresh:
             raise DistilvecError("is for an index.", "Leave it out.", key="made_by" if made_by else "refresh")
         recipe = make_recipe(request, root)
-    return Distillation(recipe, request.folder, argument_names(request, recipe), restart, callbacks)
+    names = argument_names(request, recipe)
+    with set_by(names):
+        check_texts_of(request, recipe)
+    return Distillation(recipe, request.folder, names, restart, callbacks)
 
 
 distill = with_the_arguments_of(distillation, "distill", Distillation.finish)

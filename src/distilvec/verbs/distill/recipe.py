@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from distilvec.cli.options import names_by_key, option_keys, source_names
+from distilvec.cli.options import names_by_key, option_keys
 from distilvec.config.base import as_name, excerpt
 from distilvec.config.paths import resolve_key
 from distilvec.config.recipe import (
@@ -24,7 +24,7 @@ from distilvec.config.recipe import (
     stated_sizes,
 )
 from distilvec.config.schema import CacheSection, Recipe, TeacherSection
-from distilvec.core.errors import DistilvecError, about, set_by, user_error
+from distilvec.core.errors import DistilvecError, about, user_error
 from distilvec.core.log import log
 from distilvec.core.model_name import ModelName
 from distilvec.formats.replace import read_record
@@ -162,6 +162,15 @@ def argument_names(request: Request, recipe: Recipe | None = None) -> dict[str, 
             # The columns of an index are its own: a column of other texts is named by the recipe's key
             names[column] = column if request.kind == "table" else "columns"
     return names | {key: key for key in request.overrides}
+
+
+def check_texts_of(request: Request, recipe: Recipe) -> None:
+    """Refuse texts of documents that are too few, or cannot be read, before a model is loaded."""
+    if request.kind not in ("model", "api") or recipe.corpus is None:
+        return
+    documents = [source for source in recipe.corpus.sources if source.role != "query" and source.pieces is None]
+    paths = [STANDARD_INPUT if source.path is None else str(source.path) for source in documents]
+    check_content(paths, request.columns.get("text") if request.columns else None)
 
 
 def make_recipe(request: Request, root: Path) -> Recipe:
@@ -394,10 +403,6 @@ def _corpus_sources(request: Request, root: Path) -> list[dict[str, Any]]:
         documents = text_sources(request.texts, root, role="document", language=request.language)
         if "text" in text_columns:
             documents = with_column(documents, text_columns["text"])
-        if request.kind in ("model", "api"):
-            paths = [source.get("path", STANDARD_INPUT) for source in documents]
-            with set_by(source_names(len(paths), column="columns")):
-                check_content(paths, text_columns.get("text"))
         if "origin" in text_columns:
             documents = [{**source, "origin": text_columns["origin"]} for source in documents]
         # A table has no vectors of pieces, and an array none of other texts than its own

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+os.environ["HF_HUB_OFFLINE"] = "1"  # as in the tests
 
 from faults import harness  # type: ignore[import-not-found]
 

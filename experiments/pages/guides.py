@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.exports import exports_table
 from benchmarks.markdown import markdown_table
+from benchmarks.reading import reading_table
 from experiments.black_box import table as ways_table
 from experiments.built_in_prompt import table as built_in_table
 from experiments.clicks import clicks_tables
@@ -70,6 +71,7 @@ def parts() -> Parts:
             "mixed": tables(("mixed_index", mixed_table)),
             "needed": tables(("texts_needed", needed_table)),
         },
+        "docs/index_formats.md": {"reading": tables(("reading", reading_table))},
         "docs/methods/clicks.md": {"clicks": tables(("clicks", clicks_tables))},
         "docs/task_student.md": {
             "classify": tables(("classify", classify_table)),

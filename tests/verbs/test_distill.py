@@ -304,6 +304,7 @@ def test_a_plan_has_numbers_and_runs(tiny_model, no_pages):
         plan.bytes == pytest.approx(60 * 32 * 2, rel=0.5) and "in all" in repr(plan) and "<table" in plan._repr_html_()
     )
     run = plan.run()
+    assert "next       distilvec export planned/student" in repr(run) and "distilvec export" in run._repr_html_()
     assert run.record.student.parameters == plan.parameters and run.record.student.layers == plan.layers
     assert distilvec.plan(str(tiny_model), "texts.txt", layers=2, out="planned", overrides=FAST).bytes == 0
     assert inspect.signature(distilvec.plan).parameters == inspect.signature(distilvec.distill).parameters

@@ -17,10 +17,10 @@ from distilvec.report.record import RunRecord, StudentRecord, TrainingRecord
 from distilvec.report.tables import lookup
 from distilvec.report.values import Report
 from distilvec.report.verdicts import index_reason
+from distilvec.train.length import TEXTS_SEEN
 from distilvec.train.start import SLOWER
 
-USUAL_TEXTS = 100_000  # that are seen where train.epochs is "auto"
-ENOUGH = 0.9  # of them
+ENOUGH = 0.9  # of the texts that are seen where train.epochs is "auto"
 USUAL_LENGTH = ("train.epochs=auto", "train.minutes=null", "train.max_steps=null")
 OTHER_STUDENT = "intfloat/multilingual-e5-small"  # of another family, for an index that English layers do not fit
 # of a recipe's teacher: with any of them the commands, which take its name alone, would open another model
@@ -75,8 +75,8 @@ def _way_to_the_index(report: Report, recipe: dict[str, Any], judgement: Judgeme
         return None
     states_length = lookup(recipe, "train.epochs") != "auto" or lookup(recipe, "train.minutes") is not None
     states_length = states_length or lookup(recipe, "train.max_steps") is not None
-    if states_length and training.texts is not None and training.texts < ENOUGH * USUAL_TEXTS:
-        why = f"The training saw {training.texts:,} texts; without a stated length it sees about {USUAL_TEXTS:,}."
+    if states_length and training.texts is not None and training.texts < ENOUGH * TEXTS_SEEN:
+        why = f"The training saw {training.texts:,} texts; without a stated length it sees about {TEXTS_SEEN:,}."
         return NextStep(why, _again(run, "longer", *USUAL_LENGTH))
     if still_improves(report) and training.epochs:
         passes = f"train.epochs={max(1, round(2 * training.epochs))}"

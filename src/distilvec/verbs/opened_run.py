@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from distilvec.core.errors import plain_errors
 from distilvec.pipeline.finished_run import FinishedRun
+from distilvec.report.next_step import next_step
 from distilvec.report.scores import problem_text, score_frame, score_table
 from distilvec.report.tables import Table, html_list, to_html, words
 
@@ -46,15 +47,23 @@ class Run(FinishedRun):
 
     def __repr__(self) -> str:
         problems = [("not scored", problem_text(problem)) for problem in self.problems]
-        lines = [*self.verdict_lines(), *self.lines(), *problems]
+        lines = [*self._main_lines(), *problems]
         return "\n".join(["Run", *(f"  {name:10} {text}" for name, text in lines)])
 
     def _repr_html_(self) -> str:
-        lines = [*self.verdict_lines(), *self.lines()]
-        about = Table("run-result", "", ["Run", ""], [words(*line) for line in lines], words=2)
+        about = Table("run-result", "", ["Run", ""], [words(*line) for line in self._main_lines()], words=2)
         scores = to_html(score_table(self.scores)) if self.scores else ""
         problems = [f"not scored: {problem_text(problem)}" for problem in self.problems]
         return "\n".join([to_html(about), scores, html_list(problems)])
+
+    def _main_lines(self) -> list[tuple[str, str]]:
+        """Return verdict, advice, results and the next command, as (name, value); a classifier's depends on its use."""
+        lines = [*self.verdict_lines(), *self.lines()]
+        if self.record.supervised is None and self.report.record is not None:
+            step = next_step(self.report)
+            lines += [("advice", step.why)] if step.why else []
+            lines.append(("next", step.command))
+        return lines
 
 
 def with_the_arguments_of(

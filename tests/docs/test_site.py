@@ -31,8 +31,8 @@ OVERFLOW = """document.documentElement.scrollWidth <= innerWidth ? [] : [documen
     .map((element) => element.outerHTML.slice(0, 80))]"""
 
 CHECKED = (  # with axe
-    "index.html", "switch.html", "sizes.html", "task_student.html", "run_folder.html", "papers/redact.html",
-    "methods/redact.html", "methods/emo.html", "reference/cli.html",
+    "index.html", "howto.html", "switch.html", "sizes.html", "task_student.html", "run_folder.html",
+    "papers/redact.html", "methods/redact.html", "methods/emo.html", "reference/cli.html",
 )  # fmt: skip
 
 
@@ -132,7 +132,8 @@ def test_pages_open_without_another_host_and_without_overflow(site):
             page.goto(f"{address}/{name}", wait_until="load")
             for width in (1400, 400) if name in CHECKED else (400,):
                 page.set_viewport_size({"width": width, "height": 800})
-                assert lasting(page, OVERFLOW) == lasting(page, CUT) == [], (name, width)
+                assert lasting(page, OVERFLOW) == [], (name, width)
+                assert width == 400 or lasting(page, CUT) == [], name  # a phone scrolls code sideways
         page.wait_for_load_state("networkidle")
         assert any(url.endswith(".woff2") for url in asked)  # KaTeX's fonts
         assert [url for url in asked if not url.startswith((address, "data:"))] == []

@@ -58,9 +58,9 @@ def quality_table(found: Mapping[str, Any], untouched: Untouched) -> str:
     rows.append([TITLE, "", SIZE, "", "", *scores])
     rows.append(["teacher", "", "", "", *_values(first["teacher"])])
     setting = (
-        f"Every side has the same {first['texts']:,} texts, {first['epochs']} passes and one CPU thread. Its clock "
-        "begins with its first command, so that the teacher's vectors count. overlap@10: of the teacher's ten "
-        "nearest, the share that the student finds among its own vectors. Cranfield and XQuAD: nDCG@10, times 100."
+        f"Every side has the same {first['texts']:,} texts, {first['epochs']} passes and one CPU thread. The clock "
+        "starts with the first command, so it includes the teacher's pass. overlap@10: the share of the teacher's ten "
+        "nearest texts that the student finds with its own vectors. Cranfield and XQuAD: nDCG@10, times 100."
     )
     parts = [markdown_table(head, rows, columns="llrrrrr"), setting]
     if sentences:
@@ -83,9 +83,9 @@ def _reached(name: str, sides: Mapping[str, Any]) -> list[str]:
         for key, (title, digits) in MEASURES.items():
             best = max(result["points"], key=lambda point: point[key])
             reached = next((point["minutes"] for point in own if point[key] >= best[key]), None)
-            told = "not reached" if reached is None else f"reached after {reached:.1f}"
-            parts.append(f"{title} {best[key]:.{digits}f} after {best['minutes']:.1f} minutes, {told}")
-        sentences.append(f"{JOBS[name]}, the best of {WAYS.get(side, side)}: {'; '.join(parts)}.")
+            ours = "never" if reached is None else f"after {reached:.1f}"
+            parts.append(f"{title} {best[key]:.{digits}f} {ours} minutes, theirs after {best['minutes']:.1f}")
+        sentences.append(f"{JOBS[name]}: distilvec reaches the best of {WAYS.get(side, side)}: {'; '.join(parts)}.")
     return sentences
 
 

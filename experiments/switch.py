@@ -448,7 +448,7 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     columns = [
         ["queries by", *(way.title for way in ways)],
         ["overlap@10", *(f"{way.overlap:.2f}" for way in ways)],
-        ["of the ten in the first 100", *(f"{way.within_100:.2f}" for way in ways)],
+        ["in the first 100", *(f"{way.within_100:.2f}" for way in ways)],
         ["nDCG@10, Cranfield", *(_with_interval(way.tasks["cranfield"].ndcg) for way in ways)],
         ["nDCG@10, XQuAD", *(_with_interval(way.tasks["xquad-en"].ndcg) for way in ways)],
     ]

@@ -126,7 +126,7 @@ def table(results: dict[str, Any]) -> str:
     header = [
         "stored texts",
         "overlap@10 of real queries",
-        "of the ten within the first 100",
+        "in the first 100",
         "of held-out stored texts",
     ]
     return markdown_table(header, rows)

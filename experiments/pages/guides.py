@@ -127,7 +127,7 @@ def databases_table(found: Sequence[Mapping[str, Any]]) -> str:
     head = ["database", "vectors", "expected overlap", "measured on 500 new texts"]
     rows = [[row["index"], f"{row['rows']:,}", cell(row["expected"]), cell(row["measured"])] for row in found]
     agreeing = sum(row["agrees"] for row in found)
-    return markdown_table(head, rows) + f"\n\nThe intervals meet in {agreeing} of {len(found)} databases."
+    return markdown_table(head, rows) + f"\n\nExpected and measured agree in {agreeing} of {len(found)} databases."
 
 
 def serve_line(found: Mapping[str, Any]) -> str:

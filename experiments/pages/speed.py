@@ -37,7 +37,8 @@ def speed() -> str:
         rows += caching_rows(caching)
     if memory:
         rows += memory_rows(memory)
-    paragraphs = [markdown_table(["what", "distilvec", "peer", "ratio", "command"], rows, columns="lrrrl")]
+    commands = "Commands: `python -m benchmarks.training --json FILE`, and the same with `caching` and `memory`."
+    paragraphs = [markdown_table(["what", "distilvec", "peer", "ratio"], rows), commands]
     if has_training:
         paragraphs.append(training_setting(training))
     sentences = tables(("search", search_sentence), ("kills", kills_sentence), ("faults", faults_sentence))
@@ -52,25 +53,18 @@ def is_of_equal_work(training: Mapping[str, Any]) -> bool:
 def training_rows(training: dict[str, Any]) -> list[list[str]]:
     """Training in each precision, by the clock and by the processor's time."""
     rows = []
-    command = "`python -m benchmarks.training --json FILE`"
     for precision in ("fp32", "bf16"):
         part = training.get(precision)
         if part is None:
             continue
-        rates, distances, texts = (
-            part[name] for name in ("texts_per_second", "held_out_distance", "texts_to_the_distance")
-        )
-        title = (
-            f"training, {precision}, texts/s; the ratio is of the time to one distance ({distances['ours']:.3f} after "
-            f"{texts['ours']:,} texts, peer {distances['peer']:.3f} after {texts['peer']:,}; both at a rate of "
-            f"{part['learning_rate']:g}; {100 * part['share_of_matmul_rate']:.0f}% of the measured matrix-product rate)"
-        )
+        rates = part["texts_per_second"]
         ratio = f"**{training[f'ratio_{precision}']:.1f}**"
-        rows.append([title, f"{rates['ours']:.0f}", f"{rates['peer']:.0f}", ratio, command])
+        title = f"training, {precision}, texts/s (ratio: time to the same distance)"
+        rows.append([title, f"{rates['ours']:.0f}", f"{rates['peer']:.0f}", ratio])
         milliseconds = {side: 1000 * seconds for side, seconds in part["processor_seconds_a_text"].items()}
         ratio = f"**{training[f'processor_ratio_{precision}']:.1f}**"
         cells = ["the same, milliseconds of the processor a text", f"{milliseconds['ours']:.1f}"]
-        rows.append([*cells, f"{milliseconds['peer']:.1f}", ratio, command])
+        rows.append([*cells, f"{milliseconds['peer']:.1f}", ratio])
     return rows
 
 
@@ -79,38 +73,43 @@ def training_setting(training: dict[str, Any]) -> str:
     part = training["fp32"]
     tried = ", ".join(f"{rate} ({distance:.3f})" for rate, distance in part["peer_distance_by_rate"].items())
     note = busy_note(part["load_before"])
+    reached = []
+    for precision in (name for name in ("fp32", "bf16") if name in training):
+        distances, texts = training[precision]["held_out_distance"], training[precision]["texts_to_the_distance"]
+        reached.append(
+            f"in {precision} {distances['ours']:.3f} after {texts['ours']:,} texts, the peer {distances['peer']:.3f} "
+            f"after {texts['peer']:,}, at {100 * training[precision]['share_of_matmul_rate']:.0f}% of the measured "
+            "matrix-product rate"
+        )
     return (
         f"Training: {part['machine']}, {part['cores']} cores, load {part['load_before']:g} before the start"
-        f"{f' ({note})' if note else ''}; rates tried for the peer, with its distance after "
-        f"{part['texts_a_round']:,} texts: {tried}."
+        f"{f' ({note})' if note else ''}. Distance to the teacher: {'; '.join(reached)}. Both sides trained at a rate "
+        f"of {part['learning_rate']:g}; the peer's distance after {part['texts_a_round']:,} texts at each rate tried: "
+        f"{tried}."
     )
 
 
 def caching_rows(caching: dict[str, Any]) -> list[list[str]]:
     """Teacher caching in both precisions."""
     rate, cosine = caching["texts_per_second"], caching["minimum_cosine"]
-    command = "`python -m benchmarks.caching --json FILE`"
     return [
         [
             f"teacher caching, fp32, texts/s (minimum cosine {cosine['ours_fp32']:.7f})",
             f"{rate['ours_fp32']:.0f}",
             f"{rate['peer_fp32']:.0f}",
             f"**{caching['ratio_fp32']:.2f}**",
-            command,
         ],
         [
             f"teacher caching, bf16 against the peer's fp32 (minimum cosine {cosine['ours_bf16']:.5f})",
             f"{rate['ours_bf16']:.0f}",
             f"{rate['peer_fp32']:.0f}",
             f"**{caching['ratio_bf16']:.2f}**",
-            command,
         ],
         [
             f"teacher caching, bf16 against bf16 (the peer's minimum cosine {cosine['peer_bf16']:.5f})",
             f"{rate['ours_bf16']:.0f}",
             f"{rate['peer_bf16']:.0f}",
             f"**{caching['ratio_bf16_vs_bf16']:.2f}**",
-            command,
         ],
     ]
 
@@ -126,7 +125,6 @@ def memory_rows(memory: Mapping[str, Any]) -> list[list[str]]:
             f"{sizes[last][stage]:.0f}",
             f"{sizes[first][stage]:.0f}",
             f"{memory['growth'][stage]:.2f}",
-            "`python -m benchmarks.memory --json FILE`",
         ]
         rows.append(cells)
     return rows
@@ -150,7 +148,7 @@ def kills_sentence(kills: Mapping[str, Any]) -> str:
     same = "the same" if all(part["same"] for part in kills.values()) else "OTHER"
     return (
         f"Killed with `kill -9` while working ({counts} times), everything ended with {same} bytes and "
-        "weights as work that nobody killed: `python -m benchmarks.kills --json FILE`."
+        "weights as undisturbed work (`python -m benchmarks.kills --json FILE`)."
     )
 
 
@@ -158,8 +156,8 @@ def faults_sentence(faults: Mapping[str, Any]) -> str:
     """How faults and attacks end, and how many flipped bits are noticed."""
     counts, flips = faults["table"]["counts"], faults["flips"]
     return (
-        f"Of {sum(counts.values())} faults and attacks (`tests/faults`) {counts['right']} end as they should: "
-        f"{counts['lost']} lose a file, {counts['silent']} pass in silence, {counts['traceback']} show a traceback; "
-        f"{flips['noticed']} of {flips['flips']} flipped bits are noticed before a weight changes: "
-        "`python -m benchmarks.faults --json FILE`."
+        f"{counts['right']} of {sum(counts.values())} faults and attacks (`tests/faults`) end as they should: "
+        f"{counts['lost']} lose a file, {counts['silent']} pass in silence, {counts['traceback']} show a traceback. "
+        f"{flips['noticed']} of {flips['flips']} flipped bits are noticed before a weight changes "
+        "(`python -m benchmarks.faults --json FILE`)."
     )

@@ -3,8 +3,7 @@
     run = distilvec.distill("all-MiniLM-L6-v2", "documents.txt", size="5M")
     run.student.encode(["a text"])
 
-The functions are those of `distilvec.api`. A method of your own is written with `Objective`, `OutputSpec` and
-`ModelOutputs`.
+`distilvec.api` has the functions. Write a method of your own with `Objective`, `OutputSpec` and `ModelOutputs`.
 """
 
 from importlib import import_module

@@ -99,8 +99,8 @@ def cache_teacher(
 ) -> TeacherCache:
     """Embed texts with the teacher once and return the cache; the same call resumes.
 
-    The cache lies below `overrides["cache.root"]`, else $DISTILVEC_CACHE, else ~/.cache/distilvec. Texts that are there
-    are not embedded again.
+    The cache is below `overrides["cache.root"]`, else $DISTILVEC_CACHE, else ~/.cache/distilvec. Texts in it are not
+    embedded again.
     Errors: DistilvecError "teacher" for an array of vectors, "teacher.live" if the overrides make the teacher embed in
     every step; with the key for a model, texts or an override that cannot be used.
     """
@@ -125,8 +125,8 @@ def evaluate(
 ) -> Scores:
     """Score a model on a suite of local tasks or on tasks of MTEB, with a teacher also asymmetrically.
 
-    `mixed` adds a column with both models in pairs, STS and classification too. `trust_remote_code` runs code that
-    comes with the models.
+    `mixed` adds a column that mixes both models, also in pairs, STS and classification. `trust_remote_code` runs code
+    that comes with the models.
     """
     return score_models(
         model, suite, teacher, mteb, protocol=protocol, mixed=mixed, trust_remote_code=trust_remote_code
@@ -184,10 +184,11 @@ def export(
 ) -> Path:
     """Write a model in another form, checked against PyTorch; its path, by default FOLDER/onnx/model.onnx or alike.
 
-    A form out of tolerance is an error with the numbers, unless `force`. `suite`: its first retrieval task is what the
-    form is compared on, by default that of the run. The numbers are in FOLDER/exports.json and the model card.
-    "projected" writes the student of a run behind the projection that its method trained, by default as RUN/projected,
-    "router" the student and its teacher as one model (queries by the student), by default as RUN/router.
+    A form that differs too much from PyTorch is an error with the numbers, unless `force`. The comparison uses the
+    first retrieval task of `suite`, by default of the run's suite. The numbers are in FOLDER/exports.json and the model
+    card.
+    "projected" writes a run's student behind the projection that its method trained, by default as RUN/projected.
+    "router" writes the student and its teacher as one model (queries by the student), by default as RUN/router.
     """
     name = saved_model_name(model, cache_root(), "model")
     file = None if out is None else Path(out)

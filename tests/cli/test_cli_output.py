@@ -151,7 +151,7 @@ def test_missing_weights_are_refused_without_a_report_of_another_library(tiny_mo
         {"format": "pt"},
     )
     found = outputs(capsys, "evaluate", str(folder), "--suite", suite, status=2).err
-    assert "lacks 2 of the 71 weights" in found and "layer.3.output.dense" in found
+    assert "does not have 2 of the 71 weights" in found and "layer.3.output.dense" in found
     assert "LOAD REPORT" not in found and "pooler" not in found and "unknown" not in found
 
 

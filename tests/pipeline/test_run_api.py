@@ -136,7 +136,7 @@ def test_texts_that_the_server_refuses_are_left_out_by_name(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method__name": "minilm"}, r"^\[method.name\] .*layers, and a table of vectors or an API has none"),
+        ({"method__name": "minilm"}, r"^\[method.name\] .*layers, but a table of vectors or an API has no layers"),
         (
             {"method__name": "OutputSpec(vector=True)"},
             r"^\[teacher.api\] tiny is behind an API; .* from inside the model",

@@ -458,7 +458,9 @@ def test_what_does_not_hold_together_is_refused(two, tiny_recipe, tiny_model, se
     )
     assert "[more_teachers.0.vectors] vectors is a table of vectors" in inside and "Set more_teachers.0.model" in inside
     aligned = odd(tmp_path, "OutputSpec(tokens=TokenOutputSpec('offsets', gram_layers=(4,)))")
-    assert "aligns the student's tokens with those of one teacher; found 2" in problem(two(method__name=aligned))
+    assert "aligns the student's tokens with the tokens of a single teacher; found 2" in problem(
+        two(method__name=aligned)
+    )
     assert "[more_teachers.0.max_length] found 4000" in problem(two({"max_length": 4000}))
     assert "[more_teachers.0.model] cannot load" in problem(two({"model": str(tmp_path / "absent")}))
     filled(tiny_recipe(cache__path=str(tmp_path / "one")), tmp_path / "one-run")

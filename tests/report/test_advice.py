@@ -144,7 +144,7 @@ def test_texts_that_are_learned_by_heart():
         return found
 
     text = overfits(report(0.62, 0.48))
-    assert "0.62" in text and "0.48 for new ones" in text and "distinct texts" in text
+    assert "0.62" in text and "0.48 for new texts" in text and "distinct texts" in text
     assert overfits(report(0.50, 0.48)) == ""  # the intervals meet
     assert overfits(report(0.62, 0.48, texts=999)) == overfits({}) == ""  # not every text was seen
     assert overfits(report(0.62, 0.48, before=0.40)) == text
@@ -183,12 +183,12 @@ def test_a_teacher_below_its_student_and_confused_classes():
         }
 
     text = teacher_below(report(teacher=0.8988, student=0.9538))
-    assert "(89.9) is below its student (95.4)" in text and "--learning-rate" in text
+    assert "(89.9) is worse than its student (95.4)" in text and "--learning-rate" in text
     assert teacher_below(report(EITHER, teacher=0.8988, student=0.9538)) == ""
     assert teacher_below(report(teacher=0.95, student=0.955)) == teacher_below(report(student=0.9)) == ""
     far = report(LOST, teacher=0.76, student=0.538)
     smaller = {"verdict": {"times_smaller": 1.6}}
-    assert "(53.8) is far below its teacher (76.0): take a larger one" in far_below_the_teacher(far | smaller)
+    assert "(53.8) is far below its teacher (76.0): take a larger student" in far_below_the_teacher(far | smaller)
     assert far_below_the_teacher(far | {"verdict": {"times_smaller": 1.0}}).endswith("(76.0): label more rows.")
     assert advice(far | smaller) == [far_below_the_teacher(far | smaller)]  # nothing about texts or spaces of vectors
     near = report(LOST, teacher=0.76, student=0.70)
@@ -253,7 +253,7 @@ def test_texts_that_were_trained_on_are_nearer():
         record = {"training": {"texts": texts}, "data": {"train_rows": 1000}}
         return {"texts": {"rows": 9, "mean": 0.5, "trained": {"rows": 9, "mean": seen}}, "record": record}
 
-    assert "at distance 0.45, new ones at 0.50" in more_texts(report(0.45))
+    assert "is 0.45 for trained texts, 0.50 for new texts" in more_texts(report(0.45))
     assert (
         more_texts(report(0.49))
         == more_texts(report(0.45, texts=999))

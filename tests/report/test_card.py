@@ -227,8 +227,12 @@ def shares(among: float | None) -> Overlap:
     ("among", "title", "words"),
     [
         (0.85, "Teacher-compatible: yes", "search documents that the teacher embedded"),
-        (0.71, "Teacher-compatible: in part", "rank these again"),
-        (0.31, "Not yet teacher-compatible", "From 0.5 on a search among the teacher's vectors is worth ranking again"),
+        (0.71, "Teacher-compatible: in part", "rank these 100 again"),
+        (
+            0.31,
+            "Not yet teacher-compatible",
+            "From 0.5, its results among the teacher's vectors are worth ranking again",
+        ),
     ],
 )
 def test_compatibility_is_what_was_measured(record: Content, among: float, title: str, words: str) -> None:

@@ -109,7 +109,7 @@ def report():
 
 TITLES = [
     "Verdict", "Problems", "Scores", "overlap@10", "Use the student", "Search results side by side",
-    "Texts where the student is far", "Fewer dimensions, fewer bits", "Robustness margin", "Speed and size",
+    "Texts that differ most", "Fewer dimensions, fewer bits", "Robustness margin", "Speed and size",
     "Vocabulary", "Experts", "Training", "Recipe and provenance",
 ]  # fmt: skip
 
@@ -140,7 +140,7 @@ def test_any_part_may_be_missing(report, part, empty):
     gone = {"failures": "Problems", "scores": "Scores", "agreement": "Search results side by side", "verdict": "Verdict",  # noqa: E501
             "compression": "Fewer dimensions, fewer bits", "margin": "Robustness margin", "speed": "Speed and size",
             "record": "Use the student", "vocabulary": "Vocabulary", "overlap": "overlap@10",
-            "texts": "Texts where the student is far"}  # fmt: skip
+            "texts": "Texts that differ most"}  # fmt: skip
     assert gone.get(part) not in section_titles(page)
     assert len(section_titles(page)) == len(TITLES) - (part in gone)
 
@@ -269,7 +269,7 @@ def test_a_run_on_labels_alone_names_no_teacher(report):
     assert (first.text, first.label) == ("97.8", "accuracy on intents")
     assert [one.key for tile in rest for one in tile] == ["megabytes"]
     text = render_page(shown, draw)
-    assert shown.verdict.text == "accuracy 97.8 on intents"
+    assert shown.verdict.text == "97.8% right on intents"
     assert '<p class="origin">method: redact, 2026-11-21</p>' in text
     section = text[text.index('<section id="record"') :]
     assert "all-MiniLM-L6-v2</dd>" not in section.replace("sentence-transformers/all-MiniLM-L6-v2</dd>", "")
@@ -322,7 +322,7 @@ def test_every_query_has_its_loss_and_both_rankings(report):
         assert list(one["found"]) == ["teacher", "student", "asymmetric"] and len(one["found"]["student"]) == 10
         assert {name for names in one["found"].values() for name in names} <= set(found["documents"][one["task"]])
     text = render_page(as_report(report), draw)
-    assert "Listed are 3 of 185 queries of cranfield" in text and "data-rankings='{&#39" not in text
+    assert "The 3 of 185 queries of cranfield that lose most" in text and "data-rankings='{&#39" not in text
     box = next(attributes for _, attributes in Page(text).tags if "data-rankings" in attributes)
     assert json.loads(box["data-rankings"]) == json.loads(json.dumps(document_ids(listed)))
 

@@ -117,7 +117,7 @@ def test_without_a_suite_the_overlap_is_the_verdict():
     assert with_suite.text == "100.0% of the teacher's average on 2 tasks" and with_suite.overlap_among == 0.71
     task = LabelledScores("intents", "classification", 9, {"student": {"accuracy": 0.978}})
     labelled = make_verdict({"student": column(intents=97.8)}, record=replace(record, supervised=task))
-    assert labelled.text == "accuracy 97.8 on intents" and labelled.overlap_among is labelled.overlap_alone is None
+    assert labelled.text == "97.8% right on intents" and labelled.overlap_among is labelled.overlap_alone is None
     own = replace(sample_judgement(), student=Overlap(alone=OverlapShare(0.5, 0.4, 0.6)), start=None)
     apart = make_verdict({}, record=RunRecord(overlap=own))
     assert apart.text == "finds 0.50 of the teacher's ten nearest with its own vectors (overlap@10) [0.40, 0.60]"
@@ -131,7 +131,7 @@ def test_an_index_is_judged_by_overlap_and_not_by_averages_of_its_own_texts():
     item = Score("index-known-item", "retrieval", "ndcg@10", 98.9, {"ndcg@10": 98.9, "mrr@10": 98.2})
     mine = Score("mine", "retrieval", "ndcg@10", 60.0)
     verdict = make_verdict({"teacher": [item], "asymmetric": [item]}, record=record)
-    expected = "finds 0.69 of the index's ten nearest (overlap@10) [0.67, 0.71] by cosine, since the index states it; "
+    expected = "finds 0.69 of the index's ten nearest (overlap@10) [0.67, 0.71] by cosine, as the index states; "
     expected += "judged on stored texts; queries are shorter; a stored text is found at rank 1 to 10 with MRR 0.98"
     assert verdict.text == expected and verdict.asymmetric_retention is None
     assert not score_table({"teacher": [item], "asymmetric": [item]}).foot
@@ -146,6 +146,6 @@ def test_a_labelled_task_comes_first():
         return make_verdict({}, record=RunRecord(supervised=LabelledScores(task, kind, 9, scores))).text
 
     accuracies = {"student": {"accuracy": 0.71}, "teacher": {"accuracy": 0.9}}
-    assert verdict("intents {x}", "classification", **accuracies) == "accuracy 71.0 on intents {x}, the teacher's 90.0"
+    assert verdict("intents {x}", "classification", **accuracies) == "71.0% right on intents {x}; the teacher has 90.0%"
     assert verdict("pairs", "sts", student={"spearman": 0.5, "pearson": 0.4}) == "spearman 50.0 on pairs"
     assert verdict("pairs", "sts", student={"spearman": None}) == "not evaluated"

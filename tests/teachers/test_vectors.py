@@ -246,7 +246,7 @@ def test_vectors_that_say_nothing_of_a_model_are_not_compared_with_it(tiny_model
     assert len(fill("right.parquet", stored)) == 25
     others = np.random.default_rng(0).permuted(stored, axis=1)
     others[1] = np.nan
-    with refused(".made_by", "has not made the table"):
+    with refused(".made_by", "did not make the table"):
         fill("wrong.parquet", others)
 
 

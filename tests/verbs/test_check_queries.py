@@ -80,8 +80,8 @@ def by_query(values, queries):
 @pytest.mark.parametrize(
     ("kind", "metric", "words"),
     [
-        ("parquet", "cosine", "by cosine, since the index states none"),
-        ("lancedb", "euclidean", "by Euclidean distance, since its store searches so where no index states another"),
+        ("parquet", "cosine", "by cosine, as the index states no similarity"),
+        ("lancedb", "euclidean", "by Euclidean distance, the store's default"),
     ],
 )
 @pytest.mark.parametrize("chunks", [1, 15])

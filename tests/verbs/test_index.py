@@ -346,12 +346,14 @@ def test_an_index_of_vectors_of_any_length_is_judged_by_its_own_metric(
 
 def test_the_verdict_on_a_table_says_how_vectors_are_compared(table, near_teacher, vectors, capsys):
     section = TeacherSection(vectors=table)
-    assert "by cosine, since the stored vectors have length 1" in check_index(near_teacher, section, sample=50).line
+    assert "by cosine, as the stored vectors have length 1" in check_index(near_teacher, section, sample=50).line
     columns = pq.read_table(table)
     longer = [(vector * (1.5 + row % 5)).tolist() for row, vector in enumerate(vectors)]
     pq.write_table(columns.set_column(2, "vector", pa.array(longer)), table)
     found = check_index(near_teacher, section, sample=50)
-    assert "by cosine, since the index states none (--similarity); judged on stored texts; queries are" in found.line
+    assert (
+        "by cosine, as the index states no similarity (--similarity); judged on stored texts; queries are" in found.line
+    )
     words = ["check", str(near_teacher), str(table), "--sample", "50", "--similarity", "dot"]
     assert run_command(words) in (0, 1)
     printed = " ".join(capsys.readouterr().out.split())

@@ -65,4 +65,4 @@ def test_a_small_model_that_cannot_be_had_is_said(tmp_path, monkeypatch, capsys)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert student_model(wide, size="5M") == "teacher"
     said = " ".join(capsys.readouterr().err.split())
-    assert f"looking for {SMALL_MODEL} on the hub" in said and f"{SMALL_MODEL} cannot be had" in said
+    assert f"looking for {SMALL_MODEL} on the hub" in said and f"{SMALL_MODEL} cannot be loaded" in said

@@ -216,5 +216,5 @@ class SynthesisSection(EndpointSection):
     def check_prices(self) -> SynthesisSection:
         """Refuse a price of answers alone."""
         if self.answer_price is not None and self.price is None:
-            raise refused("answer_price", "needs the price of the tokens that are read. Set price, too")
+            raise refused("answer_price", "needs the price of input tokens. Also set price")
         return self

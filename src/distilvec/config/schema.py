@@ -84,37 +84,38 @@ class TeacherSection(Section):
     model: TeacherModelName | None = key(None, "folder, hub id or 'all-MiniLM-L6-v2'; '{task}' becomes the task's name")
     api: ApiSection | None = key(None, "the model is behind an API, under that name: docs/api_teachers.md")
     vectors: IndexName | None = key(None, "table or index of texts and vectors: docs/index_formats.md lists the kinds")
-    texts: Path | None = key(None, "texts of an index of vectors alone, one for each row, or by its ids")
+    texts: Path | None = key(None, "the texts of an index without texts: one for each row, or with ids")
     columns: dict[Literal["text", "embedding", "id", "role", "origin"], str] | None = key(
-        None, "its names of the columns"
+        None, "the index's column names"
     )
     where: Annotated[dict[str, str | int | bool | list[str | int | bool | None] | None], Mark.LABELS] = key(
-        {}, "read only rows of the index whose columns have these values, one of them in a list; null: rows without one"
+        {}, "read only index rows whose columns have these values, or a value of a list; null: rows without a value"
     )
     limit: int | None = key(None, "read n rows of the index, drawn by seed 0", gt=0)
     repeats: Literal["first", "drop"] | None = key(
-        None, "take the first of rows of one text with different vectors, or drop them; by default they are refused"
+        None, "of rows with the same text and different vectors take the first, or drop them; refused by default"
     )
     refresh: bool = key(False, "read the index again at the start of a run, instead of using its local copy")
     similarity: Similarity | None = key(
-        None, "how vectors are compared; as the model or index states, 'cosine' where none is stated"
+        None, "how vectors are compared; by default as the model or index states, else 'cosine'"
     )
     made_by: FolderOrId | None = key(
-        None, "the model or API (openai:MODEL, http://HOST/v1#MODEL) that made vectors: it embeds the texts they lack"
+        None,
+        "the model or API (openai:MODEL, http://HOST/v1#MODEL) that made vectors; it embeds texts outside the index",
     )
     name: str | None = key(None, "name in reports; the model's id or folder name by default")
     revision: str | None = key(None, "branch, tag or commit of the hub")
-    preset: PresetName | None = key(None, "published settings; by default of the model's id: docs/teachers.md")
+    preset: PresetName | None = key(None, "published settings; by default by the model's id: docs/teachers.md")
     prompts: dict[Role, str] | None = key(None, "put before queries and documents; the preset's or model's by default")
     pooling: Pooling | None = key(None, "only for a plain Hugging Face model")
     normalize: bool | None = key(None, "only for a plain Hugging Face model")
     max_length: Tokens | None = key(None, "tokens; the model's limit by default")
     truncate_dim: Units | None = key(None, "keep the first n dimensions (MRL)")
     dtype: Literal["auto", "float32", "bfloat16"] = key(
-        "auto", "the precision the teacher computes in; 'auto' takes bfloat16 where the hardware has it"
+        "auto", "the precision in which the teacher computes; 'auto' takes bfloat16 if the hardware has it"
     )
     batch_tokens: BatchTokens | None = key(
-        None, "tokens in one teacher batch; by default 4,096, on a GPU 32,768, and fewer where memory does not suffice"
+        None, "tokens in a teacher batch; by default 4,096, on a GPU 32,768, and fewer if memory is short"
     )
     attention: Literal["own", "bidirectional"] = key("own", "'bidirectional' lifts a decoder's causal mask (LLM2Vec)")
     adapters: list[FolderOrId] | None = key(None, "PEFT adapters, folders or hub ids, merged one after another")
@@ -187,8 +188,8 @@ class TeacherSection(Section):
         if self.api.by_role is not None and not (query and document and query != document):
             raise refused(
                 "prompts",
-                "api.by_role tells queries from documents by their prompts. State both, as the server prepends them: "
-                "the student reads them as well",
+                "api.by_role tells queries from documents by their prompts. State both as the server prepends them: "
+                "the student also reads them",
             )
         return self
 
@@ -217,11 +218,11 @@ class SourceSection(Section):
     dataset: FolderOrId | None = key(None, "Hugging Face id or folder written by save_to_disk")
     builtin: Literal["python-docstrings", "teacher"] | None = key(None, "'teacher': the texts of teacher.vectors")
     name: Name | None = key(None, "short name used in reports; the file's by default")
-    role: Role = key("document", "the teacher's prompt that the texts get")
+    role: Role = key("document", "which of the teacher's prompts the texts get")
     language: str | None = key(None, "for reports and vocabularies")
     column: str | list[str] | None = key(None, "column(s) with texts; found by name when left out")
     where: Annotated[dict[str, str | int | list[str | int | None]], Mark.LABELS] = key(
-        {}, "only rows whose columns have these values; null in a list: rows without one"
+        {}, "only rows whose columns have these values; null in a list: rows without a value"
     )
     origin: str | None = key(
         None, "column that names the document of a row, for validation by document; found by name when left out"
@@ -264,16 +265,16 @@ class CorpusSection(Section):
     )
     validation_rows: int | None = key(
         None,
-        "texts kept for validation, with all others of their documents; by default one text in 20 and 60 documents, or "
-        "a fifth of fewer than 300, at most half of the texts and 4,096",
+        "texts kept for validation, with all other texts of their documents; by default one text in 20 and 60 "
+        "documents (a fifth if there are fewer than 300), at most half of the texts and 4,096",
         ge=1,
     )
-    seed: Seed = key(0, "of limits, the order and the validation rows")
+    seed: Seed = key(0, "the seed of limits, order and validation rows")
     exclude_evaluation: bool | Literal["documents"] = key(
-        True, "leave out the suite's queries and labelled test texts; 'documents': its documents, too"
+        True, "leave out the suite's queries and labelled test texts; 'documents': also its documents"
     )
     leave_out: list[Annotated[str, Field(pattern=r"^t[0-9a-f]{32}$")]] = key(
-        [], "texts that an API refuses; its refusal gives each a name, a t and 32 letters and digits"
+        [], "texts that an API refused; the refusal names each by a t and 32 letters and digits"
     )
 
 
@@ -291,16 +292,16 @@ class TaskSection(Section):
     path: Path = key(..., "a file with a column split, or a folder with one file a split")
     name: Name | None = key(None, "short name used in reports; the file's by default")
     columns: dict[Literal["text", "label", "sentence1", "sentence2", "score"], str | list[str]] = key(
-        {}, "its names of the columns; of a multilabel task also several for label, one a class"
+        {}, "the file's column names; for a multilabel task label may name several, one a class"
     )
     train_split: str = key("train", "the split that is trained on")
     validation_split: str | None = key(None, "by default a tenth of the training rows, by seed")
     test_split: str = key("test", "the split that is scored at the end")
-    encode: Literal["joint", "separate"] = key("joint", "a pair as one input, or its texts apart")
+    encode: Literal["joint", "separate"] = key("joint", "encode a pair as one input, or its texts separately")
     limit: int | None = key(None, "train on at most n examples, drawn by seed", gt=0)
-    labels: int | None = key(None, "use n training labels; in a pass as many other examples help distillation", gt=1)
-    role: Role = key("document", "the prompt that the texts get")
-    seed: Seed = key(0, "of the limit and of the validation rows")
+    labels: int | None = key(None, "use n training labels; as many examples without labels join each pass", gt=1)
+    role: Role = key("document", "which prompt the texts get")
+    seed: Seed = key(0, "the seed of the limit and the validation rows")
 
     @model_validator(mode="after")
     def check_columns(self) -> TaskSection:
@@ -323,10 +324,10 @@ class PairsSection(Section):
     text_key = "path"
     path: Path = key(..., "a table with query and id, or with anchor and positive; or a folder with queries and qrels")
     columns: dict[Literal["query", "id", "document", "negative", "count", "position", "time"], str] = key(
-        {}, "its names of the columns; found by name when left out"
+        {}, "the file's column names; usual names are found"
     )
     propensity: list[Annotated[float, Field(gt=0, le=1)]] | None = key(
-        None, "share of searches in which positions 1, 2, ... are looked at; clicks count by its inverse", min_length=1
+        None, "share of searches in which people look at position 1, 2, ...; clicks count by its inverse", min_length=1
     )
     most: int = key(50, "train on at most n pairs of one document, drawn by seed", gt=0)
     negatives: int = key(

@@ -16,7 +16,7 @@ class LayersSection(Section):
 
     count: int = key(..., "layers to keep", gt=0)
     choose: Literal["spread", "best"] = key(
-        "best", "evenly spread, or those nearest to the teacher before training, on a few hundred texts"
+        "best", "evenly spread, or the layers closest to the teacher before training, on a few hundred texts"
     )
 
 
@@ -33,17 +33,17 @@ class ExpertsSection(Section):
     """A mixture of experts on the pooled vector (DistillMoE): feed-forward networks, weighted by a gate and summed."""
 
     count: int = key(3, "one per facet and teacher", gt=0, le=256)
-    width: Units = key(1024, "of an expert's hidden layer")
-    gate_width: Units | None = key(None, "of the gate's hidden layer; linear by default")
+    width: Units = key(1024, "width of an expert's hidden layer")
+    gate_width: Units | None = key(None, "width of the gate's hidden layer; linear by default")
     dropout: float = key(0.1, "inside an expert", ge=0, lt=1)
-    residual: bool | None = key(None, "add an expert's input to its output, which starts from the input alone")
+    residual: bool | None = key(None, "add an expert's input to its output; it starts as the input")
 
 
 class HeadSection(Section):
     """The head of a labelled task: dropout and a hidden layer before its linear layer."""
 
-    dropout: float | None = key(None, "of the vector that the head reads, in training; none by default", ge=0, lt=1)
-    hidden: Units | None = key(None, "size of a hidden layer with tanh; none by default")
+    dropout: float | None = key(None, "dropout before the head, in training; 0 by default", ge=0, lt=1)
+    hidden: Units | None = key(None, "size of a hidden layer with tanh; no such layer by default")
     start: Literal["random", "logistic"] = key(
         "random", "the weights before training; 'logistic' fits classes to the student's vectors by logistic regression"
     )
@@ -65,17 +65,17 @@ class VocabularySection(Section):
 
     kind: Literal["trim", "hybrid", "bpe", "unigram", "wordpiece"] = key(
         "trim",
-        "tokens that the texts use (trim), with the target language's own (hybrid), or trained on the texts",
+        "trim: tokens that the texts use; hybrid: also new tokens of the target; others: trained on the texts",
     )
     tokenizer: FolderOrId | None = key(None, "an existing tokenizer instead: folder, id, tokenizer.json or .model")
     size: VocabularySize | None = key(
-        None, "tokens in all, or as near as the texts allow; with trim all that they use by default"
+        None, "number of tokens, or as close as the texts allow; trim keeps all used tokens by default"
     )
     letters: Literal["all", "seen"] | None = key(
-        None, "of the old alphabet: all, or those seen in the texts; by default all that leave half of the size"
+        None, "keep all letters of the old alphabet, or only letters of the texts; by default all, up to half the size"
     )
     target: str | None = key(None, "with hybrid: the language that gets its own tokens")
-    share: VocabularySize | None = key(None, "with hybrid: how many, or as many as its texts give")
+    share: VocabularySize | None = key(None, "with hybrid: the number of that language's tokens, or as its texts allow")
     compose: Literal["mean", "weighted", "first", "last"] = key("mean", "new embeddings of the old pieces' ones")
     keep_norm: bool = key(False, "bring composed embeddings to the mean norm of their pieces")
 
@@ -103,7 +103,7 @@ class EmbeddingSection(Section):
         "rank of the factorized embedding table; a BERT encoder becomes an ELECTRA; width of a static student's table",
     )
     expand: bool = key(
-        False, "save an ordinary BERT with a full table, for servers without ELECTRA; its vectors differ a little"
+        False, "save an ordinary BERT with a full table, for software without ELECTRA; its vectors differ a little"
     )
 
 
@@ -117,53 +117,51 @@ class StudentSection(Section):
     revision: str | None = key(None, "branch, tag or commit of the hub")
     size: str | None = key(
         None,
-        "parameters, such as 5M or 25%: decides on layers, neurons, tokens and numbers for each token (docs/sizes.md)",
+        "parameters, such as 5M or 25%: sets layers, neurons, tokens and the numbers for each token (docs/sizes.md)",
     )
     layers: int | list[int] | LayersSection | None = key(
         None,
-        "layers to keep, from 0; a number keeps that many, evenly spread; or count and choose; the number 0: a static "
-        "student, the mean of learned token vectors",
+        "layers to keep, counted from 0; a number keeps that many, evenly spread; or count and choose; the number 0 "
+        "makes a static student, the mean of learned token vectors",
     )
-    reinitialize: int | None = key(None, "last n layers kept that start from random weights, by seed", gt=0)
+    reinitialize: int | None = key(None, "start the last n kept layers from random weights, by seed", gt=0)
     intermediate_size: Units | None = key(
-        None, "neurons to keep in each feed-forward layer: those that matter most on texts of the corpus"
+        None, "neurons to keep in each feed-forward layer; the corpus's texts decide which matter most"
     )
-    pooling: Pooling | None = key(
-        None, "of token states to one vector; by default the model's own, mean for a model that states none"
-    )
+    pooling: Pooling | None = key(None, "how token states become one vector; by default as the model states, else mean")
     max_length: Tokens | None = key(
-        None, "tokens; by default the teacher's limit, or the limit of another model if that is smaller"
+        None, "tokens; by default the teacher's limit, or the model's own limit if it is smaller"
     )
     attention: Literal["bidirectional"] | None = key(
         None,
-        "lifts a decoder's causal mask, in the saved model too; by default with 'teacher' if the teacher's is lifted",
+        "lifts a decoder's causal mask, also in the saved model; by default with 'teacher' if the teacher's is lifted",
     )
     dropout: Annotated[float, Field(ge=0, lt=1)] | Literal["own"] | None = key(
         None,
-        "every dropout rate of the backbone; 'own': those of its configuration; by default 0 where all that is learned "
-        "are the teacher's vectors, else 'own'",
+        "every dropout rate of the backbone; 'own': as in its configuration; by default 0 if the student learns only "
+        "the teacher's vectors, else 'own'",
     )
     dense: Literal["auto", "always", "keep", "fold", "never"] = key(
         "auto",
         "what follows the pooling; 'always': a new linear layer into the teacher's space, 'keep': the model's own "
-        "modules, 'fold': these with neighbouring linear layers as one matrix; 'auto': 'fold' for layers of the "
-        "teacher, 'always' for those of another model, and where else the widths differ",
+        "modules, 'fold': the same with neighbouring linear layers as one matrix; 'auto': 'fold' for layers of the "
+        "teacher, 'always' for another model or other widths",
     )
     built_in_prompt: str | None = key(
         None,
-        "a prompt of the teacher by its name there (query, document, STS), or words: the student gives the teacher's "
-        "vectors with this prompt for texts without one, and has no prompts of its own",
+        "a prompt of the teacher by its name (query, document, STS), or its words: for texts without a prompt the "
+        "student gives the teacher's vectors with this prompt; it has no prompts of its own",
         min_length=1,
     )
     dims: list[Units] | None = key(
         None,
-        "first dimensions that the vectors may be cut to, from the student's dim down, such as [384, 256, 128]; all of "
-        "them are trained (Matryoshka)",
+        "dimensions to which you can cut the vectors, from the student's dim down, such as [384, 256, 128]; all are "
+        "trained (Matryoshka)",
     )
     start: Literal["auto", "ridge", "random"] = key(
         "auto",
-        "new linear layers to the teacher's vectors: 'auto' fits the student's own by ridge regression, 'ridge' those "
-        "of the method too, 'random' fits none",
+        "new linear layers to the teacher's vectors: 'auto' fits the student's by ridge regression, 'ridge' also the "
+        "method's, 'random' fits no layer",
     )
     experts: ExpertsSection | None = None
     head: HeadSection | None = key(None, "only with a task")

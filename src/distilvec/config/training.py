@@ -27,8 +27,8 @@ class UpdateSection(Section):
 
     name: Literal["plain", "sam", "asam", "disam"] = key("plain", "kind of update")
     rho: float | None = key(None, "distance uphill; by default 0.05, for disam 0.01. Not for 'plain'", gt=0)
-    eta: float | None = key(None, "'asam' only: scale by |w| + eta, only 'weight's; by default all by |w|", ge=0)
-    every: Steps = key(1, "go uphill in every n-th step only; the others are plain")
+    eta: float | None = key(None, "'asam' only: scale weights by |w| + eta; by default all parameters by |w|", ge=0)
+    every: Steps = key(1, "go uphill only in every n-th step")
     replay_dropout: bool = key(False, "the second pass has the dropout masks of the first")
     variance: float = key(0.1, "'disam' only: the weight of the variance of the sources' losses", ge=0)
 
@@ -61,39 +61,38 @@ class TrainSection(Section):
 
     epochs: Annotated[int, Field(ge=0, le=1_000_000)] | Literal["auto"] = key(
         "auto",
-        "passes over the training rows; 'auto': until about 100,000 texts (50,000 labelled examples) are seen, at most "
-        "30, and fewer steps where the distance to the teacher has stopped falling; 0: the student as it was fitted "
-        "before the first step",
+        "passes over the training rows; 'auto': about 100,000 texts (50,000 labelled examples), at most 30 passes, and "
+        "fewer steps if the distance to the teacher stops falling; 0: the student as it was fitted before training",
     )
     minutes: float | None = key(
-        None, "train for about this time on this machine, instead of epochs and max_steps; each stage", gt=0
+        None, "train each stage for about this time on this machine, instead of epochs and max_steps", gt=0
     )
-    max_steps: Steps | None = key(None, "end after n updates, whatever epochs is")
-    batch_size: Rows = key(32, "texts in a micro-batch, of all processes together")
+    max_steps: Steps | None = key(None, "end after n updates, whatever epochs says")
+    batch_size: Rows = key(32, "texts in a micro-batch, over all processes")
     max_tokens: BatchTokens | None = key(
         None, "tokens of a micro-batch instead of batch_size; not for methods that compare texts"
     )
     window: Rows = key(50, "sort texts by length within windows of n batches")
     fixed_batches: bool = key(
         False,
-        "form batches once, as REDACT's paper does; later epochs shuffle their order. With methods that compare texts, "
-        "rows that do not fill a batch are then never read",
+        "form batches once, as in REDACT's paper; later epochs shuffle their order. Methods that compare texts then "
+        "never read rows that do not fill a batch",
     )
     gradient_accumulation_steps: Rows = key(1, "micro-batches of one update")
     optimizer: Literal["adamw", "muon"] = key(
         "adamw", "'muon' trains the transformer's matrices with Muon, all else with AdamW"
     )
     learning_rate: float | None = key(
-        None, "highest rate of the schedule; by default it follows from the student's distance at its start", gt=0
+        None, "highest rate of the schedule; by default it follows from the student's distance before training", gt=0
     )
     final_learning_rate: float | None = key(
-        None, "rate at the end of the schedule; by default 0, of each cycle a tenth of the highest", ge=0
+        None, "rate at the end of the schedule; by default 0, for 'cycles' a tenth of the highest rate", ge=0
     )
     learning_rate_factors: dict[str, Factor] = key({}, "multiply the rate of parameters whose name starts so")
     trainable: list[str] | None = key(None, "only parameters whose name starts so; all by default", min_length=1)
     schedule: ScheduleSection = ScheduleSection()
-    weight_decay: float = key(0.01, "of AdamW and Muon", ge=0)
-    betas: tuple[Rate, Rate] = key((0.9, 0.999), "of AdamW")
+    weight_decay: float = key(0.01, "weight decay of AdamW and Muon", ge=0)
+    betas: tuple[Rate, Rate] = key((0.9, 0.999), "betas of AdamW")
     max_grad_norm: float | None = key(None, "clip the gradient to this norm", gt=0)
     update: UpdateSection = UpdateSection()
     precision: Literal["auto", "fp32", "bf16"] = key("auto", "'auto' takes bf16 autocast where the hardware has it")
@@ -103,15 +102,15 @@ class TrainSection(Section):
     )
     gradient_checkpointing: bool = key(False, "less memory, more time")
     compile: bool = key(False, "torch.compile")
-    seed: Seed = key(0, "of weights, order and dropout")
+    seed: Seed = key(0, "the seed of weights, order and dropout")
     logging_steps: Steps = key(50, "a line of metrics every n steps")
     gradient_steps: Steps | None = key(
         None, "log the norm of each term's gradient every n steps; a backward pass a term"
     )
-    checkpoint_minutes: float = key(5.0, "time between checkpoints; one follows every epoch too", gt=0)
-    checkpoint_steps: Steps | None = key(None, "a checkpoint every n steps as well")
+    checkpoint_minutes: float = key(5.0, "minutes between checkpoints; every epoch also ends with a checkpoint", gt=0)
+    checkpoint_steps: Steps | None = key(None, "also a checkpoint every n steps")
     validation_steps: Steps | None = key(
-        None, "validate every n steps and after every epoch; by default as often as takes 5% of the time"
+        None, "validate every n steps and after every epoch; by default validation takes 5% of the time"
     )
     keep_checkpoint: bool = key(False, "keep the last checkpoint and the last weights when the run is finished")
     keep_students: int | None = key(None, "save n students along the way, evenly spread, in students/", gt=0, le=10000)

@@ -161,8 +161,8 @@ def refuse_logged_names(names: Iterable[Path], place: str) -> None:
             if name.match(pattern):
                 folder = f"{place.rstrip('/')}/{name.parents[pattern.count('/')].as_posix()}".removesuffix("/.")
                 raise DistilvecError(
-                    f"{folder} is {kind}: its files hold deleted and overwritten rows as well, which only its log "
-                    "tells apart.",
+                    f"{folder} is {kind}: its files also hold deleted and overwritten rows, and only its log "
+                    "tells which.",
                     f"Export its rows and name that file: {export.replace('FOLDER', repr(folder))}.",
                 )
 

@@ -282,7 +282,7 @@ def _filter_report(record: logging.LogRecord) -> bool:
     missing = [name for name in _MISSING.findall(_STYLE.sub("", record.getMessage())) if "pooler." not in name]
     if missing:  # a BERT's own pooler, which sentence embeddings do not pass through, is often missing
         log(
-            f"warning: a model's files lack {len(missing)} of its weights, which start at random: "
+            f"warning: a model's files do not have {len(missing)} of its weights, which start at random: "
             f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''} (--verbose shows all)"
         )
     return False

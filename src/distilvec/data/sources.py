@@ -293,7 +293,7 @@ def _tell_unread(names: list[str], columns: list[str], source: SourceSection, pl
     unread = [name for name in names if name in usual and name not in columns]
     if unread and source.column is None:
         log(
-            f"{place}: texts are read from {' and '.join(columns)}; {', '.join(unread)} may hold texts as well: name "
+            f"{place}: texts are read from {' and '.join(columns)}; {', '.join(unread)} may also hold texts: name "
             "columns with the source's key column (--column)"
         )
 

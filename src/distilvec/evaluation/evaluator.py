@@ -393,6 +393,6 @@ def _check_dims(queries: int, documents: int, query: Embedder, document: Embedde
         raise DistilvecError(
             f"'{query.name}' gives vectors of dim {queries}, '{document.name}' of dim {documents}; an asymmetric "
             "evaluation needs one space.",
-            "Evaluate each alone, or give the student a Dense layer.",
+            "Evaluate each model by itself, or give the student a Dense layer.",
             key="model",
         )

@@ -212,8 +212,8 @@ class DistillMoE(Objective):
         """Return the hidden size of a teacher that has the layers of dynamic_cka."""
         if teacher.hidden_size is None or teacher.layers is None:
             raise DistilvecError(
-                "dynamic_cka reads a teacher's hidden states, and a table of vectors or an API has none.",
-                "Give a local model as teacher.model, or set method.weights.dynamic_cka=0 for cached vectors alone.",
+                "dynamic_cka reads the teacher's hidden states, but a table of vectors or an API has no such states.",
+                "Give a local model as teacher.model, or set method.weights.dynamic_cka=0 to use only cached vectors.",
                 key="method.name",
             )
         require_student_layers(self.context)

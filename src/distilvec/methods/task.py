@@ -23,7 +23,7 @@ class Task(Objective):
         super().__init__(context, weights)
         if context.task is None:
             raise DistilvecError(
-                "the method 'task' trains on labels alone.",
+                "the method 'task' trains only on labels.",
                 "Give the recipe a [task] instead of a corpus.",
                 key="method.name",
             )

@@ -179,7 +179,7 @@ def _check_names(network: PreTrainedModel, report: dict[str, Any], model: ModelN
     missing = sorted(weight for weight in report["missing_keys"] if not _UNREAD.search(weight))
     if missing:
         raise DistilvecError(
-            f"{model} lacks {len(missing)} of the {len(weights)} weights that its config.json asks for, such as "
+            f"{model} does not have {len(missing)} of the {len(weights)} weights in its config.json, such as "
             f"{missing[0]}; they would be random numbers.",
             trust or "Copy the whole model again, or correct its config.json (num_hidden_layers).",
         )
@@ -254,7 +254,7 @@ def check_model(model: Any, name: str) -> None:
     special = 0 if is_static(model) else tokenizer.num_special_tokens_to_add(pair=False)
     if max_length(model) <= special:
         raise DistilvecError(
-            f"{name} reads {max_length(model)} tokens, of which {special} are special ones: nothing of a text.",
+            f"{name} reads {max_length(model)} tokens, of which {special} are special tokens: no text is left.",
             "Correct max_seq_length in its sentence_bert_config.json, or model_max_length in tokenizer_config.json.",
         )
     added = tokenizer.added_tokens_decoder  # they may be marks of images, and are refused in a text
@@ -271,7 +271,7 @@ def check_tokenizer(tokenizer: Any, name: str) -> None:
     """Raise DistilvecError for a tokenizer of special tokens alone, which transformers makes if files are missing."""
     if len(tokenizer) <= len(set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", ()))):
         raise DistilvecError(
-            f"no tokenizer in {name}: its files are missing or hold special tokens alone.",
+            f"no tokenizer in {name}: its files are missing or hold only special tokens.",
             "Expected a folder or an id on the hub.",
         )
 

@@ -115,8 +115,8 @@ def expect_boundary(tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise DistilvecError for a tokenizer that leaves no mark between the texts of a pair."""
     if not has_boundary(tokenizer):
         raise DistilvecError(
-            "the tokenizer puts nothing between the two texts of a pair, and has no token for the end of a text: where "
-            "the first one ends cannot be seen.",
+            "the tokenizer puts nothing between the two texts of a pair, and no token at the end of a text: the model "
+            "cannot see where the first text ends.",
             "Set task.encode=separate, or take another model.",
             key="task.encode",
         )

@@ -213,7 +213,7 @@ def _check_built_in(recipe: Recipe) -> None:
     sources = recipe.corpus.sources if recipe.corpus is not None else []
     if teacher.vectors is not None and (teacher.made_by is None or any(source.role != "query" for source in sources)):
         raise DistilvecError(
-            "an index holds vectors of documents, and a bare text would need theirs and those of the prompt.",
+            "an index holds only vectors of documents, not of queries with the prompt.",
             "Give query texts (--queries), and the model that made the index, which embeds them (--made-by).",
         )
 

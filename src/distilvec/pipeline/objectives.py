@@ -64,7 +64,7 @@ def check_static(method: str, required: OutputSpec, train: TrainSection) -> None
     for name in ("gradient_checkpointing", "shard"):
         if getattr(train, name):
             raise DistilvecError(
-                "is for a student with layers; a static student (layers 0) has none.",
+                "is for a student with layers; a static student (layers 0) has no layers.",
                 "Leave it out.",
                 key=f"train.{name}",
             )

@@ -169,8 +169,8 @@ def _linked(pair_rows: PairRows, table: TableEmbedder, texts: Sequence[str]) -> 
         what = "the id" if pair_rows.by_id else "the text"
         example = table.ids(texts[:1])[0] if pair_rows.by_id else texts[0][:60]
         raise DistilvecError(
-            f"{unstored[0].where}: {what} '{unstored[0].document[:60]}' is not stored in {table.shown}, nor are those "
-            f"of {len(unstored):,} of {len(pair_rows.rows):,} rows.",
+            f"{unstored[0].where}: {what} '{unstored[0].document[:60]}' is not stored in {table.shown}; "
+            f"{len(unstored):,} of {len(pair_rows.rows):,} rows name documents that are not stored.",
             f"Expected such as '{example}'. Name the column: pairs.columns={{id: NAME}}.",
         )
     return linked, left_out

@@ -301,8 +301,8 @@ def _make_job(parts: _Parts) -> Job:
     _refuse(parts.recipe, teachers, needs.outputs)
     if parts.recipe.student.built_in_prompt is not None and needs.outputs.tokens is not None:
         raise DistilvecError(
-            f"{parts.recipe.method.name} compares tokens, and the teacher reads those of the prompt as well.",
-            "Take a method that learns from vectors alone.",
+            f"{parts.recipe.method.name} compares tokens, but the teacher also reads the prompt's tokens.",
+            "Take a method that learns only from vectors.",
             key="student.built_in_prompt",
         )
     decided = [teacher.section for teacher in teachers]
@@ -350,7 +350,9 @@ def _find_requirements(parts: _Parts) -> _Requirements:
     for stage in stages[:-1]:
         if _pairs_of(stage, parts.texts.pairs) is not None:
             problem = f"stage {stage.name} learns from pairs, and another stage follows."
-            raise DistilvecError(problem, "Put it last: where it brings nothing, the one before ships.", key="stages")
+            raise DistilvecError(
+                problem, "Put it last: if it does not help, the student before it is saved.", key="stages"
+            )
     if parts.texts.pairs is not None and all(_pairs_of(stage, parts.texts.pairs) is None for stage in stages):
         raise DistilvecError("no method of the recipe reads pairs.", "Add a stage with the method clicks.", key="pairs")
     heads, infos = [], []
@@ -519,7 +521,7 @@ def _refuse(recipe: Recipe, teachers: Sequence[Teacher], required: OutputSpec) -
             kind, what = ("vectors", "a table of vectors") if teacher.section.api is None else ("api", "behind an API")
             raise DistilvecError(
                 f"{name} is {what}; {method} also requires outputs from inside the model.",
-                f"Set {teacher.key}.model alone, or choose a method that learns from embeddings alone.",
+                f"Set only {teacher.key}.model, or choose a method that learns only from embeddings.",
                 key=f"{teacher.key}.{kind}",
             )
         if teacher.section.api is not None and teacher.corpus.paired:
@@ -538,7 +540,7 @@ def _refuse(recipe: Recipe, teachers: Sequence[Teacher], required: OutputSpec) -
             )
         if required.tokens and required.tokens.alignment is not None:
             raise DistilvecError(
-                f"{method} aligns the student's tokens with those of one teacher; found {len(teachers)}.",
+                f"{method} aligns the student's tokens with the tokens of a single teacher; found {len(teachers)}.",
                 "Remove more_teachers, or choose another method.",
                 key="more_teachers",
             )

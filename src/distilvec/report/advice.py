@@ -103,7 +103,8 @@ def far_from_the_space(report: Report) -> str:
     if _starts_at_random(report):
         fix = f"{RIDGE}, or {fix}"
     return (
-        f"With the teacher's vectors the student keeps {shares} alone, so it is not yet in the teacher's space: {fix}."
+        f"Among the teacher's vectors the student keeps {shares} alone, so it is not close enough to the teacher's "
+        f"space: {fix}."
     )
 
 
@@ -129,10 +130,10 @@ def teacher_below(report: Report) -> str:
     change = report.intervals.get("student", {}).get(supervised.task)
     if change is None or not change.is_gain:
         return ""
-    below = f"The teacher ({number(100 * teacher, 1)}) is below its student ({number(100 * student, 1)})"
+    below = f"The teacher ({number(100 * teacher, 1)}) is worse than its student ({number(100 * student, 1)})"
     return (
-        f"{below}: fine-tune it longer or at a larger rate (distilvec finetune --epochs, --learning-rate), and compare "
-        "the labels alone (distilvec run task)."
+        f"{below}: fine-tune the teacher longer or at a higher rate (distilvec finetune --epochs, --learning-rate), "
+        "and compare a training on the labels only (distilvec run task)."
     )
 
 
@@ -150,7 +151,7 @@ def far_below_the_teacher(report: Report) -> str:
         return ""
     ways = "label more rows"
     if report.verdict is not None and report.verdict.times_smaller is not None and report.verdict.times_smaller > 1:
-        ways = "take a larger one (student.layers), or label more rows"
+        ways = "take a larger student (student.layers), or label more rows"
     return f"The student ({number(student, 1)}) is far below its teacher ({number(teacher, 1)}): {ways}."
 
 
@@ -161,7 +162,7 @@ def confused_classes(report: Report) -> str:
     if not most:
         return ""
     pairs = "; ".join(f"{pair.name} for {pair.taken_for} ({pair.rows} test rows)" for pair in most)
-    return f"Read the wrong texts in the report. Mistaken most: {pairs}. Add training rows of these, or merge them."
+    return f"Confused most: {pairs}. Read these texts in the report; add training rows, or merge the labels."
 
 
 def retrieval_falls(report: Report) -> str:
@@ -177,7 +178,7 @@ def retrieval_falls(report: Report) -> str:
     if report.vocabulary is not None:
         larger = "take a larger token table (student.vocabulary)"
     return (
-        f"Retrieval falls most ({number(retrieval, 1)}% of the teacher's, all tasks {number(retention, 1)}%): "
+        f"Retrieval falls most ({number(retrieval, 1)}% of the teacher's score; all tasks {number(retention, 1)}%): "
         f"train longer (train.epochs), or {larger}."
     )
 
@@ -261,9 +262,8 @@ def overfits(report: Report) -> str:
     if before is not None and new.mean <= before.mean:
         return ""  # training changed nothing: a start is nearer to its texts where their tokens alone were kept
     return (
-        f"More texts would help: overlap@10 is {seen.mean:.2f} for texts that the student was "
-        f"trained on, {new.mean:.2f} for new ones. Add distinct texts, or the long ones in pieces (corpus.sources: "
-        "pieces)."
+        f"More texts would help: overlap@10 is {seen.mean:.2f} for trained texts, {new.mean:.2f} for new texts. Add "
+        "distinct texts, or cut long texts into pieces (corpus.sources: pieces)."
     )
 
 
@@ -278,8 +278,8 @@ def more_texts(report: Report) -> str:
     if seen > (1 - NEARER) * new:
         return ""
     return (
-        f"More texts would help: training texts are at distance {number(seen, 2)}, new ones at {number(new, 2)}. Add "
-        "distinct texts, or the long ones in pieces (corpus.sources: pieces)."
+        f"More texts would help: the mean distance is {number(seen, 2)} for trained texts, {number(new, 2)} for new "
+        "texts. Add distinct texts, or cut long texts into pieces (corpus.sources: pieces)."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distilvec.evaluation.overlap import DOUBTFUL, FITS
@@ -29,6 +29,7 @@ from distilvec.report.sections import (
 )
 from distilvec.report.tables import number, templates
 from distilvec.report.values import Marks, Report, Verdict
+from distilvec.report.verdicts import index_verdict
 
 
 def problems_section(report: Report) -> PageSection | None:
@@ -139,6 +140,8 @@ def render_page(report: Report, draw: Draw) -> str:
     sections = {name: SECTIONS[name](report) for name in dict.fromkeys((*first, *SECTIONS))}
     title = report.name or run.name or "student"
     verdict = report.verdict or Verdict()
+    if verdict.of_index and report.overlap is not None:  # the decision first, as the owner of an index asks for it
+        verdict = replace(verdict, text=f"{index_verdict(report.overlap)}: {verdict.text}")
     return render(title, origin, verdict, sections, draw, tiles(verdict, report.marks))
 
 

@@ -111,8 +111,11 @@ def _sentences(verdict: Verdict, student: Sequence[Score], searched: Sequence[Sc
     """Return the parts of the verdict's text, the judgement by overlap@10 last, of an index first."""
     parts = []
     if verdict.task is not None:
-        teacher = "" if verdict.teacher_score is None else f", the teacher's {verdict.teacher_score:.1f}"
-        parts.append(f"{verdict.task_metric} {verdict.task_score:.1f} on {verdict.task}{teacher}")
+        is_share = verdict.task_metric == "accuracy"
+        score = f"{verdict.task_score:.1f}% right" if is_share else f"{verdict.task_metric} {verdict.task_score:.1f}"
+        parts.append(f"{score} on {verdict.task}")
+        if verdict.teacher_score is not None:
+            parts.append(f"the teacher has {verdict.teacher_score:.1f}{'%' if is_share else ''}")
     if verdict.retention is not None and (verdict.task is None or verdict.task_count > 1):
         tasks = verdict.coverage or (" on 1 task" if verdict.task_count == 1 else f" on {verdict.task_count} tasks")
         within = " (no measurable difference)" if verdict.within_interval else ""
@@ -212,25 +215,28 @@ def dropped_sentence(state: Progress, labelled: bool, stages: Sequence[StageReco
         return None
     if state.step == 0 and len(stages) == 1:
         return (
-            "The student gave the teacher's vectors of the training texts from the start: there was nothing to learn "
-            "from them, and it ships untrained. New words are all that it may lack."
+            "Saved as it is: the student already equals the teacher on these texts. More texts keep more words; "
+            "train.epochs trains anyway."
         )
     rate, steps = f"{state.learning_rate:.1e}", f"{state.step:,} steps"
     lower = f"Lower train.learning_rate (it was {rate}), or train longer (it was {steps})."
     if len(dropped) < len(stages) or state.start is None:  # None: validation does not rank students of the last stage
-        return f"The stage {' and '.join(dropped)} brought nothing and was dropped. Lower its train.learning_rate."
+        return f"The stage {' and '.join(dropped)} did not help and was dropped. Lower its train.learning_rate."
     start, last = state.start, state.last
     assert start is not None and last is not None  # a start ships only where it is the best that was validated
     values = f"{start.metric.value:.4f} before, {last.metric.value:.4f} after"
     if labelled:
         return (
-            "Training brought the student nothing: the start, a logistic regression on the vectors as they were, is "
-            f"saved (validation: {values}). {lower}"
+            "Training did not help: the start, a logistic regression on the unchanged vectors, is saved (validation: "
+            f"{values}). {lower}"
         )
     measured = f"{last.metric.title} {values}"
     if last.metric.is_better_than(start.metric):
         measured = f"overlap@10 {start.overlap:.2f} before, {last.overlap:.2f} after; {measured}"
-    return f"Training brought the student no nearer to its teacher ({measured}): the untrained one is saved. {lower}"
+    return (
+        f"Training did not bring the student closer to the teacher ({measured}): the untrained student is saved. "
+        f"{lower}"
+    )
 
 
 def pairs_sentence(judgement: PairJudgement) -> str:
@@ -253,7 +259,7 @@ def pairs_sentence(judgement: PairJudgement) -> str:
         if not judgement.holds_overlap:
             reasons.append("overlap@10 fell by more than two points")
         text = (
-            f"The stage {judgement.stage} was dropped, and the student before it ships: {gain}, {overlap}; "
+            f"The stage {judgement.stage} was dropped, and the student before it is saved: {gain}, {overlap}; "
             f"{' and '.join(reasons)}."
         )
     groups = []
@@ -264,7 +270,7 @@ def pairs_sentence(judgement: PairJudgement) -> str:
         text += f" {'; '.join(groups).capitalize()}."
     if judgement.repeats_search:
         text += (
-            " Clicks repeat what the old search showed: a document that it never showed counts as no answer here "
+            " Clicks only know what the old search showed: a document that it never showed counts as no answer "
             "(pairs.propensity weighs clicks by their position)."
         )
     return text
@@ -273,13 +279,13 @@ def pairs_sentence(judgement: PairJudgement) -> str:
 def fitted_sentence(of_index: bool) -> str:
     """Return the sentence for a student that is the start of a training, on an index of another model or not."""
     sentence = (
-        "Fitted, not trained (train.epochs=0): candidates for a reranker, and a start. The same command with --minutes "
-        "or --epochs trains on from here."
+        "Fitted, not trained (train.epochs=0): it finds candidates for a reranker. The same command with --minutes or "
+        "--epochs trains on from here."
     )
     if of_index:
         sentence += (
-            " The best that it can reach is the ranking of the model that made the index, however good it is with "
-            "documents of its own: for more, embed the documents again with it."
+            " It can at best reach the ranking of the model that made the index. If it is the better model, embed the "
+            "documents again with it."
         )
     return sentence
 
@@ -379,19 +385,20 @@ def compatibility_note(record: RunRecord) -> CompatibilityNote | None:
     if judgement.compatibility == "yes":
         return CompatibilityNote(
             "Teacher-compatible: yes",
-            f"{measured}So one can embed queries with this model and search documents that the teacher embedded, keep "
-            "an index the teacher made, or move between the two without embedding documents again.",
+            f"{measured}So you can embed queries with this model and search documents that the teacher embedded. You "
+            "can move between the two models without embedding documents again.",
         )
     if judgement.compatibility == "in part":
         return CompatibilityNote(
             "Teacher-compatible: in part",
-            f"{measured}Among the teacher's vectors {wider_text(judgement)}: rank these again with the teacher or a "
-            "cross-encoder, or train longer.",
+            f"{measured}Among the teacher's vectors {wider_text(judgement)}: rank these 100 again with the teacher or "
+            "a cross-encoder, or train longer.",
         )
     return CompatibilityNote(
         "Not yet teacher-compatible",
-        f"{measured}From {DOUBTFUL:g} on a search among the teacher's vectors is worth ranking again, from {FITS:g} on "
-        "it stands for the teacher's own. Compare vectors of this model only with each other, or train longer.",
+        f"{measured}From {DOUBTFUL:g}, its results among the teacher's vectors are worth ranking again; from {FITS:g}, "
+        "they can replace the teacher's. Until then compare vectors of this model only with each other, or train "
+        "longer.",
     )
 
 
@@ -413,10 +420,10 @@ SIMILARITY_NAMES: dict[Similarity, str] = {
 }
 SIMILARITY_SOURCES: dict[SimilaritySource, str] = {
     "user": "as stated",
-    "index": "since the index states it",
-    "store": "since its store searches so where no index states another",
-    "unit vectors": "since the stored vectors have length 1, so that every similarity ranks them alike",
-    "nobody": "since the index states none (--similarity)",
+    "index": "as the index states",
+    "store": "the store's default",
+    "unit vectors": "as the stored vectors have length 1 (every similarity ranks them alike)",
+    "nobody": "as the index states no similarity (--similarity)",
 }
 INDEX_VERDICTS: dict[Compatibility, str] = {
     "yes": "use it",
@@ -487,15 +494,15 @@ def index_advice(
     texts = {
         "fits": "",
         "in part": f"{rank}." if judgement.start is not None else f"{rank}. {train}",
-        "own space": "its method gives the student vectors of its own, which cannot be compared with the stored ones. "
-        "Take another one, such as redact (method.name).",
-        "chance": "the model finds no more of the index's top 10 than chance would. Its vectors are of another space, "
-        f"or the index's texts are not those of its vectors: look at their order and ids. {train}",
-        "far": f"the model is in the index's space, and not close enough. {train}",
-        "not learned": "training has not brought the student to the stored vectors. Either it was far too short, or "
-        "the texts are not those of the vectors: look at their order, their ids, and whether one model made all.",
-        "fitted": f"it is not close enough without a training. {train}",
-        "too short": "training has brought the student nearer, and not near enough.",
+        "own space": "its method trains a vector space of its own, so its vectors cannot be compared with the stored "
+        "vectors. Take another method, such as redact (method.name).",
+        "chance": "the model finds no more of the index's top 10 than chance. Either its vectors are in another space, "
+        f"or texts and vectors are in different order: check order and ids. {train}",
+        "far": f"the model is in the index's space, but not close enough. {train}",
+        "not learned": "training has not brought the student close to the stored vectors. Either it was far too short, "
+        "or texts and vectors do not belong together: check their order, their ids, and whether one model made all.",
+        "fitted": f"it is not close enough without training. {train}",
+        "too short": "training has brought the student closer, but not close enough.",
     }
     text = texts.get(reason, "")
     if agreement is not None and not text:

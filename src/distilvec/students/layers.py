@@ -206,7 +206,7 @@ def layer_list(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     total = config.num_hidden_layers
     if getattr(config, "num_kv_shared_layers", None):  # of Gemma 3n and 4: a cut would take others, in silence
         raise DistilvecError(
-            f"the last layers of {type(model).__name__} read keys and values of earlier ones, so that none can be cut.",
+            f"the last layers of {type(model).__name__} read keys and values of earlier layers: no layer can be cut.",
             "Leave it out.",
             key="student.layers",
         )

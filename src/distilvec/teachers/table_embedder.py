@@ -370,8 +370,8 @@ class TableEmbedder:
                 if self.normalized and wrong.any():
                     text = beginning(rows.texts[int(np.argmax(wrong))])
                     raise DistilvecError(
-                        f"{self.shown}: other vectors have length 1, that of {text} has not.",
-                        "Normalise all of them, or none.",
+                        f"{self.shown}: other vectors have length 1, but not the vector of {text}.",
+                        "Normalise all vectors, or no vector.",
                         key=_KEY,
                     )
                 rows.vectors["embedding"] = first_dims(rows.vectors["embedding"], self.dim, self.normalized)
@@ -463,7 +463,7 @@ class Maker:
         agreement = compare_vectors(embedded, stored, stored)
         if agreement.cosine < SAME:
             raise DistilvecError(
-                f"{name} has not made the table: its vectors of {len(prompted)} stored texts have a mean cosine of "
+                f"{name} did not make the table: its vectors of {len(prompted)} stored texts have a mean cosine of "
                 f"{agreement.cosine:.3f} with the stored ones, expected {SAME} or more.",
                 agreement.text or "Name the model that made the table, and the prompts it was given.",
                 key=".made_by",
@@ -471,7 +471,7 @@ class Maker:
         length, stored_length = mean_length(embedded), mean_length(stored)
         if abs(length - stored_length) > _SAME_LENGTH * stored_length:
             raise DistilvecError(
-                f"the vectors of {name} have a mean length of {length:.3g}, the stored ones of the same texts "
+                f"the vectors of {name} have a mean length of {length:.3g}, the stored vectors of the same texts "
                 f"{stored_length:.3g}: new texts would get vectors of another scale.",
                 "Name the model as it made the table, without the last step that gives vectors the length 1; or store "
                 "vectors of length 1.",

@@ -344,9 +344,8 @@ class Trainer:
         if distance > SAME_VECTORS:
             return False
         log(
-            f"the student gives the teacher's vectors of the training texts already (distance {distance:.3f}): there "
-            "is nothing to learn from them, so it ships as it is. New words are all that it may lack. train.epochs "
-            "trains it anyway."
+            f"saved as it is: the student already equals the teacher on these texts (distance {distance:.3f}). More "
+            "texts keep more words; train.epochs trains anyway."
         )
         return True
 

@@ -30,14 +30,14 @@ def align(
         option("offsets: same characters; overlap: common characters; mined: edit distance; strict: mined and equal."),
     ] = "offsets",
     limit: TextLimit = None,
-    max_length: Annotated[int, option("Tokens that either model reads of a text, special ones included.", min=1)] = 512,
+    max_length: Annotated[int, option("Tokens that both models read of a text, with special tokens.", min=1)] = 512,
     json_file: JsonFile = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Measure how well two tokenizers line up on texts.
 
-    The share of tokens that can be paired one to one. For each file: the per cent of the teacher's and of the student's
-    tokens in a pair, in brackets with special tokens.
+    For each file: the percentage of the teacher's and of the student's tokens that can be paired one to one, in
+    brackets with special tokens.
     """
     from itertools import islice
 

@@ -31,7 +31,9 @@ def corpus() -> None:
 def synthesize(
     words: Annotated[Path, argument("A word a line, or a table with a column of words.")],
     model: Annotated[str, option("Name of the language model at the server.")],
-    out: Annotated[Path, option("Result: JSON with a list of texts for each word. Work in progress is in OUT.work.")],
+    out: Annotated[
+        Path, option("The result: JSON with a list of texts for each word. Work in progress is in OUT.work.")
+    ],
     column: Annotated[str | None, option("Column with the words; found by name by default.")] = None,
     prompt: Annotated[Path | None, option("File with your own prompt; %s stands for the words.")] = None,
     body: Annotated[str | None, option("More fields for every request: '{temperature: 0.3}'.")] = None,
@@ -49,7 +51,7 @@ def synthesize(
     most_cost: Annotated[float | None, option("Stop before the cost exceeds this, in the currency of --price.")] = None,
     most_tokens: Annotated[int | None, option("Stop before this many tokens, input and output, over all runs.")] = None,
     words_per_request: Annotated[
-        int | None, option("Words in one request, 10 by default; halved whenever words are asked for again.")
+        int | None, option("Words in one request, 10 by default; halved when words are asked again.")
     ] = None,
     attempts: Annotated[int | None, option("Requests for a word before it counts as unanswered; 3 by default.")] = None,
     answer_tokens: Annotated[int | None, option("Maximum tokens of an answer; 4096 by default.")] = None,
@@ -68,8 +70,8 @@ def synthesize(
 ) -> None:
     """Let a language model write texts about words.
 
-    As REDACT's appendix C does; the same command again resumes. The result is a corpus source: corpus.sources=OUT. No
-    answer is paid for twice. The API key is read from the environment variable that --key-variable names.
+    As in REDACT's appendix C. The result is a corpus source: corpus.sources=OUT. The same command resumes, and no
+    answer is paid for twice. The API key comes from the environment variable that --key-variable names.
     """
     check_input(words, "words")
     check_input(prompt, "--prompt")

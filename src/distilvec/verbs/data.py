@@ -56,8 +56,7 @@ def get_data(
 ) -> None:
     """Download data sets into the data folder.
 
-    The same command again continues. Licences are shown before the download, and stored in LICENCES.json in the data
-    folder.
+    The same command continues. Licences are shown first, and stored in LICENCES.json in the data folder.
     """
     from distilvec.config.paths import data_folder
     from distilvec.data.public_download import get

@@ -225,8 +225,8 @@ def list_environment() -> list[Check]:
 def doctor(json_file: JsonFile = None) -> None:
     """Check this machine for what a run needs.
 
-    Versions, processor, GPU, memory, disk, cache, optional packages, the hub. Exit status 1 if something that every run
-    needs is broken. What is only noted costs speed, or a feature.
+    Versions, processor, GPU, memory, disk, cache, optional packages, the hub. The exit status is 1 if something that
+    every run needs is broken. Notes cost only speed or a feature.
     """
     check_outputs([("--json", json_file)])
 

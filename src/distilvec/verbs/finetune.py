@@ -35,9 +35,9 @@ def finetune(
     out: Annotated[Path, option("The run folder; the fine-tuned model is its student/.")],
     overrides: Overrides = None,
     encode: Annotated[
-        str, option("A pair as one input (joint), or its texts apart (separate).", key="task.encode")
+        str, option("Encode a pair as one input (joint), or its texts separately (separate).", key="task.encode")
     ] = "joint",
-    lora: Annotated[bool, option("Train low-rank adapters, merged into the saved model; or all weights.")] = True,
+    lora: Annotated[bool, option("Train low-rank adapters, merged into the saved model, or train all weights.")] = True,
     r: Annotated[int | None, option("Rank of the adapters; 256 by default.", key="student.lora.r")] = None,
     alpha: Annotated[
         float | None, option("Scale of the adapters, over their rank; 32 by default.", key="student.lora.alpha")
@@ -48,7 +48,7 @@ def finetune(
     epochs: Annotated[int | None, option("Passes over the training rows; 3 by default.", key="train.epochs")] = None,
     batch_size: Annotated[
         int | None,
-        option("Texts in a micro-batch, of all processes together; 32 by default.", key="train.batch_size"),
+        option("Texts in a micro-batch, over all processes; 32 by default.", key="train.batch_size"),
     ] = None,
     learning_rate: Annotated[
         float | None, option("By default 2e-3 with adapters, 2e-5 without.", key="train.learning_rate")
@@ -59,8 +59,8 @@ def finetune(
 ) -> None:
     """Fine-tune a teacher on a labelled task.
 
-    The same command again resumes. The folder it leaves is a teacher for recipes on the same task:
-    teacher.model=OUT/student. Keys of the recipe can be changed as for `distilvec run`: task.limit=2000,
+    The same command resumes. The result is a teacher for recipes on the same task: teacher.model=OUT/student. Change
+    recipe keys as with `distilvec run`: task.limit=2000,
     teacher.pooling=mean for a plain Hugging Face model, teacher.adapters and teacher.attention=bidirectional for
     LLM2Vec.
     """

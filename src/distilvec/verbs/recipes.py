@@ -24,12 +24,12 @@ recipes_app = App(cls=Listed, invoke_without_command=True, epilog=example("recip
 @recipes_app.callback()
 def list_recipes(
     ctx: typer.Context,
-    every: Annotated[bool, option("Variants as well, and the baselines and sweeps of papers.", "--all")] = False,
+    every: Annotated[bool, option("Also show variants, and the papers' baselines and sweeps.", "--all")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """List, show or copy the built-in recipes.
 
-    Without a verb the recipes are listed; `schema` prints the JSON schema for editors.
+    Without a verb it lists the recipes; `schema` prints the JSON schema for editors.
     """
     if ctx.invoked_subcommand is not None:
         if every or json_file is not None:
@@ -82,9 +82,9 @@ def copy_recipe(
     name: BuiltIn,
     out: Annotated[Path | None, option("The new file; NAME.yaml in the current folder by default.")] = None,
 ) -> None:
-    """Write a recipe to a file of your own, to be changed.
+    """Write a recipe to a file of your own.
 
-    Relative paths become absolute, so that they lead to the same files. Paths of missing files stay, with a comment.
+    Relative paths become absolute, so that they name the same files. Paths of missing files stay, with a comment.
     """
     from distilvec.config.builtin import moved_text, recipe_file
 

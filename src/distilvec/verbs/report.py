@@ -18,7 +18,7 @@ def report(
 ) -> None:
     """Write the page of a run again.
 
-    It is made from report.json; its path is printed.
+    It is made from report.json. The command prints its path.
     """
     require_extra("report", "report")
 

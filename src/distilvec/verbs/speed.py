@@ -18,9 +18,9 @@ from distilvec.core.errors import about
 
 
 def speed(
-    models: Annotated[list[str], argument("SentenceTransformer folders or ids; others are compared with the first.")],
+    models: Annotated[list[str], argument("SentenceTransformer folders or ids; the first is the reference.")],
     full: Annotated[bool, option("The papers' 20 warm-ups and 200 repeats of every setting.")] = False,
-    seconds: Annotated[float, option("Time for each setting otherwise.")] = 2.0,
+    seconds: Annotated[float, option("Seconds for each setting, without --full.")] = 2.0,
     trust_remote_code: TrustRemoteCode = False,
     json_file: JsonFile = None,
 ) -> None:

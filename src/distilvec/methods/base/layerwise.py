@@ -21,7 +21,7 @@ def require_student_layers(context: ObjectiveContext) -> None:
     """Raise DistilvecError for a static student."""
     if not context.student.layers:
         raise DistilvecError(
-            "the method reads the student's layers, and a static student (layers 0) has none.",
+            "the method reads the student's layers, but a static student (layers 0) has no layers.",
             "Keep a layer, or take redact or offline_cosine.",
             key="student.layers",
         )
@@ -31,8 +31,8 @@ def require_layers(teacher: TeacherInfo) -> tuple[int, int]:
     """Return the teacher's number of layers and its hidden size."""
     if teacher.layers is None or teacher.hidden_size is None:
         raise DistilvecError(
-            "the method reads the teacher's layers, and a table of vectors or an API has none.",
-            "Give a local model as teacher.model, or take a method that needs vectors alone, such as redact.",
+            "the method reads the teacher's layers, but a table of vectors or an API has no layers.",
+            "Give a local model as teacher.model, or take a method that needs only vectors, such as redact.",
             key="method.name",
         )
     return teacher.layers, teacher.hidden_size

@@ -10,21 +10,18 @@ from distilvec.report.values import Report
 from distilvec.report.verdicts import compatibility_note, wider_text
 
 INDEX = (
-    "{queries:,} stored texts that were not trained on are searched for among the {candidates:,} others: with the "
-    "index's vector of the text, and with the student's. overlap@10 is the share of equal texts among both "
-    "top {depth}; "
-    "{wider}."
+    "{queries:,} stored texts that were not trained on search the {candidates:,} others twice: with their stored "
+    "vector, and with the student's vector. overlap@10 is the share of equal texts in both top {depth}; {wider}."
 )
 TEACHER = (
-    "{queries:,} validation texts are searched for among {candidates:,} texts of the corpus (of {texts:,}), by the "
-    "teacher and by the student. overlap@10 is the share of the teacher's {depth} nearest texts among the student's; "
-    "the text itself does not count."
+    "{queries:,} validation texts search {candidates:,} texts of the corpus (of {texts:,}), with the teacher and with "
+    "the student. overlap@10 is the share of the teacher's {depth} nearest texts that the student finds; the text "
+    "itself does not count."
 )
 COLUMNS = (
-    " Alone: the student's vectors on both sides. Among the teacher's vectors: the student embeds the text that is "
-    "searched for, the others have the teacher's vectors."
+    " Alone: the student embeds all texts. Among the teacher's vectors: the student embeds only the validation text."
 )
-TRAINED = " Trained texts: texts of the training as queries; where it is much higher, texts lack."
+TRAINED = " Trained texts: training texts as queries. If this is much higher, you need more texts."
 
 
 def section(report: Report) -> PageSection | None:

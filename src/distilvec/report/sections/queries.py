@@ -19,7 +19,7 @@ COLUMNS = {
     "Kendall's τ": ("agreement.kendall_tau", 2),
 }
 LISTED = 50  # queries in all, as many of each task: each adds more than a kilobyte to the page
-FEW = "Listed are {shown:,} of {count:,} queries of {task}: those that lose most."
+FEW = "The {shown:,} of {count:,} queries of {task} that lose most."
 CHANGES = {"lost": "loss", "gained": "gain", "same": "same"}
 
 
@@ -69,7 +69,7 @@ def query_table(queries: Mapping[str, RankedQueries]) -> Table:
         )
     compared = ranked[0][1].compared if ranked else "student"
     header = ["Query", "Task", "Result", *models, f"{compared}, change", "shared of 10"]
-    return Table("query-table", "Queries, nDCG@10 times 100; those that lose most first", header, rows, words=3)
+    return Table("query-table", "Queries, nDCG@10 times 100; the largest loss first", header, rows, words=3)
 
 
 def document_ids(queries: Mapping[str, RankedQueries]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ GROUPS: dict[str, Any] = {
 }  # fmt: skip
 TRAINED: dict[str, Any] = {"trained on": ("trained", 4)}
 NOTE = "Distance of {rows:,} validation texts to the teacher's vectors; mean {mean}. 0 is the same vector."
-TRAINED_NOTE = " {rows:,} texts that were trained on: {mean}. Where these are much nearer, distinct texts are missing."
+TRAINED_NOTE = " {rows:,} trained texts: {mean}. If this is much smaller, you need more distinct texts."
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def section(report: Report) -> PageSection | None:
     if texts.trained is not None:
         text += TRAINED_NOTE.format(rows=texts.trained.rows, mean=number(texts.trained.mean, 3))
     worst = make_table("text-table", "Texts with the greatest distance", texts.worst, COLUMNS)
-    return make_section("Texts where the student is far", distance_figure(texts), notes(text), worst)
+    return make_section("Texts that differ most", distance_figure(texts), notes(text), worst)
 
 
 def distance_figure(texts: TextDistances) -> Figure:

@@ -193,7 +193,7 @@ class ChromaCollections(Reader):
         settings = dict(parse_qsl(self.address.parts.query)) if self.address.path is None else {}
         unknown = sorted(settings.keys() - {"tenant", "database"})
         if unknown:
-            raise DistilvecError(f"Chroma has no setting {unknown[0]}.", "Give tenant and database alone.")
+            raise DistilvecError(f"Chroma has no setting {unknown[0]}.", "Give only tenant and database.")
         return settings
 
 

@@ -252,7 +252,7 @@ def read_text(value: Any, row: str, origin: str) -> str | None:
             return bytes(value).decode("utf-8")
         except UnicodeDecodeError:
             problem = f"{origin}: the text of row {row} is not UTF-8."
-            raise DistilvecError(problem, "Convert the column, or name the one that holds texts.") from None
+            raise DistilvecError(problem, "Convert the column, or name the column that holds texts.") from None
     problem = f"{origin}: the text of row {row} is of type {type(value).__name__}; expected a string."
     raise DistilvecError(problem, "Name the column of the texts.")
 

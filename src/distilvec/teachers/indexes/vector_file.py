@@ -123,7 +123,7 @@ class VectorFile(Reader):
         was_numbered = not self.in_order_of_adding and index_ids == [str(number) for number in range(rows)]
         if ids is not None and was_numbered and len(texts) == rows and not set(index_ids) <= set(ids):
             # FAISS has numbered the vectors itself: the ids of the texts are of something else
-            log(f"index: the ids of {path} are not those of {self.path}: texts are taken line by line")
+            log(f"index: {path} and {self.path} have different ids: texts are taken line by line")
             return ids, places
         if ids is None:
             lowest, highest = (int(self.vector_ids.min()), int(self.vector_ids.max())) if rows else (0, 0)

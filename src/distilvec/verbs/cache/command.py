@@ -66,11 +66,13 @@ def cache_fill(
     ray: Annotated[str | None, option("Compute on Ray: 'local', or a cluster's address (docs/cluster.md).")] = None,
     workers: Annotated[int, option("Worker processes on Ray.", min=1)] = 1,
     gpus_per_worker: Annotated[float, option("GPUs per worker on Ray; may be a fraction, such as 0.5.", min=0)] = 0.0,
-    shard: Annotated[str | None, option("Compute only share i/n of the shards; `cache merge` joins them.")] = None,
+    shard: Annotated[
+        str | None, option("Compute only share i/n of the shards; `cache merge` joins the shares.")
+    ] = None,
 ) -> None:
     """Compute the teacher's vectors of a recipe's texts.
 
-    Of a sweep, those of all its runs. The same command again resumes.
+    For a sweep, the vectors of all its runs. The same command resumes.
     """
     if ray is not None and shard is not None:
         raise DistilvecError("--shard and --ray cannot be combined: Ray divides the shards itself.", key="--shard")
@@ -101,7 +103,7 @@ def cache_fill(
 def cache_merge(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
     """Join the shares that `cache fill --shard` computed.
 
-    The files are the same as from one process. Of a sweep, the shares of all its runs.
+    The files are the same as from one process. For a sweep, it joins the shares of all runs.
     """
     runs = _load_runs(recipe, variant, overrides)
 
@@ -149,7 +151,7 @@ def cache_export(
 ) -> None:
     """Write a recipe's texts and vectors as Parquet.
 
-    The vectors are those of its first teacher.
+    The vectors are from its first teacher.
     """
     from distilvec.config.builtin import recipe_file
 
@@ -175,7 +177,7 @@ def cache_import(
 ) -> None:
     """Import vectors from Parquet into a recipe's cache.
 
-    The recipe's first teacher has computed them elsewhere.
+    The recipe's first teacher computed them elsewhere.
     """
     check_input(table, "--table")
     loaded = _load_single_run(recipe, variant, overrides)

@@ -31,10 +31,10 @@ def check(
     ],
     queries: Annotated[
         list[str] | None,
-        option("Real queries, such as a search's log: a file or folder. They decide the verdict. May be repeated."),
+        option("Real queries, such as a search log: a file or folder. They decide the verdict. May be repeated."),
     ] = None,
     made_by: Annotated[
-        str | None, option("The model or API that made the index: it embeds the --queries, at most 1,000 of them.")
+        str | None, option("The model or API that made the index; it embeds up to 1,000 of the --queries.")
     ] = None,
     at_least: Annotated[
         float | None,
@@ -46,7 +46,7 @@ def check(
     sample: Annotated[
         int,
         option(
-            "Without --queries, search for n stored texts, drawn at random; at most a fifth of the index.",
+            "Without --queries: the number of stored texts to search for, at most a fifth of the index.",
             key="evaluation.stored",
             min=1,
         ),
@@ -54,19 +54,19 @@ def check(
     columns: Annotated[
         list[str] | None,
         option(
-            "PART=NAME of text, embedding, id, role, origin: text=content. May be repeated.",
+            "PART=NAME for text, embedding, id, role or origin: text=content. May be repeated.",
             "--column",
             key="teacher.columns",
         ),
     ] = None,
     texts: Annotated[
         Path | None,
-        option("The texts, for an index of vectors alone: one for each row, or its ids.", key="teacher.texts"),
+        option("The texts of an index without texts: one for each row, or with ids.", key="teacher.texts"),
     ] = None,
     where: Annotated[
         list[str] | None,
         option(
-            "NAME=VALUE: read only rows of the index with this value, or null. Names narrow, one name twice widens.",
+            "NAME=VALUE: read only index rows with this value, or null. Another name narrows, the same name widens.",
             key="teacher.where",
         ),
     ] = None,
@@ -76,14 +76,14 @@ def check(
     similarity: Annotated[
         Literal["cosine", "dot", "euclidean"] | None,
         option(
-            "How your search compares vectors, where the index does not state it; cosine by default.",
+            "How your search compares vectors, if the index does not say; cosine by default.",
             key="teacher.similarity",
         ),
     ] = None,
     repeats: Annotated[
         Literal["first", "drop"] | None,
         option(
-            "Rows of one text with different vectors: take the first, or drop them. Refused by default.",
+            "Rows with the same text and different vectors: take the first, or drop them. Refused by default.",
             key="teacher.repeats",
         ),
     ] = None,
@@ -95,8 +95,8 @@ def check(
 ) -> None:
     """Judge a model as the query encoder of an index.
 
-    Before a switch; with exit status 1 if it does not fit. No document is embedded again: the model embeds real
-    queries, or stored texts, and searches the stored vectors.
+    The model embeds real queries, or stored texts, and searches the stored vectors. No document is embedded again. The
+    exit status is 1 if the model does not fit.
     """
     check_model_path(model, "model")
     if made_by is not None:

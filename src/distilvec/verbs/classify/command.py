@@ -28,9 +28,10 @@ _REPLACED = ("student.layers", "student.size", "teacher.model")  # by options of
 def classify(
     file: Annotated[Path, argument("Labelled texts: CSV, TSV, JSON Lines or Parquet.", metavar="FILE")],
     overrides: Overrides = None,
-    text: Annotated[list[str] | None, option("The column of texts; twice for pairs. Usual names are found.")] = None,
+    text: Annotated[list[str] | None, option("The column of texts; give two for pairs. Usual names are found.")] = None,
     label: Annotated[
-        list[str] | None, option("The column of labels or of lists of them; or each column of 0 and 1 for one label.")
+        list[str] | None,
+        option("The column of labels, or of lists of labels; or several columns of 0 and 1, one a label."),
     ] = None,
     teacher: Annotated[
         str | None, option("A model to learn from; all-MiniLM-L6-v2 by default.", key="teacher.model", metavar="MODEL")
@@ -38,7 +39,7 @@ def classify(
     student: Annotated[
         str | None,
         option(
-            "A smaller model that learns from it; some of its own layers by default.",
+            "A smaller model that learns from the teacher; by default some of the teacher's layers.",
             key="student.model",
             metavar="MODEL",
         ),
@@ -48,17 +49,19 @@ def classify(
     ] = None,
     layers: Annotated[
         int | None,
-        option("Layers of the student instead; a third of the teacher's by default.", key="student.layers", min=1),
+        option(
+            "Layers of the student, instead of --size; a third of the teacher's by default.",
+            key="student.layers",
+            min=1,
+        ),
     ] = None,
     test: Annotated[Path | None, option("A file of test rows, instead of a share of FILE's.")] = None,
-    test_size: Annotated[
-        float | None, option("The share of every label's rows that is for the test; 0.2 by default.")
-    ] = None,
+    test_size: Annotated[float | None, option("The share of each label's rows to test on; 0.2 by default.")] = None,
     epochs: Annotated[
         int | None,
         option("Passes over the training rows; 5 by default, more for few rows.", key="train.epochs", min=1),
     ] = None,
-    seed: Annotated[int, option("Of the split and the trainings.", key="train.seed", min=0)] = 0,
+    seed: Annotated[int, option("The seed of the split and the trainings.", key="train.seed", min=0)] = 0,
     out: Annotated[Path | None, option("The run folder; runs/<FILE's name> by default.")] = None,
     dry_run: Annotated[bool, option("Show what would be done and how long it takes, then stop.", "--dry-run")] = False,
     restart: Restart = False,
@@ -67,7 +70,7 @@ def classify(
 ) -> None:
     """Train a small text classifier on your labels.
 
-    It is tested on rows that were held out; the same command again resumes.
+    It is tested on held-out rows. The same command resumes.
     """
     check_dry_run(dry_run, json_file)
     for option_name, model in (("--teacher", teacher), ("--student", student)):

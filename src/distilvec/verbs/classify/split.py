@@ -49,7 +49,7 @@ def read_and_split(
 ) -> tuple[LabelledTexts, SplitRows]:
     """Read the rows and split them."""
     if test is not None and test_size is not None:
-        raise DistilvecError("the test rows are those of another file.", "Give the file or a share.", key="test_size")
+        raise DistilvecError("--test already names the test rows.", "Give the file or a share.", key="test_size")
     if test_size is not None and not 0 < test_size < 1:
         raise DistilvecError(f"found {test_size:g}.", "Give a share between 0 and 1, such as 0.2.", key="test_size")
     with about("file"):

@@ -21,7 +21,7 @@ from distilvec.core.files import check_output_folder, write_file
 
 def compare(
     runs: Annotated[list[Path], argument("Run folders, or folders of sweeps.")],
-    reference: Annotated[str | None, option("The run that others are compared with; the first by default.")] = None,
+    reference: Annotated[str | None, option("The run to compare the others with; the first by default.")] = None,
     column: Annotated[str, option(f"One of {', '.join(SCORE_COLUMNS)}.")] = "student",
     out: Annotated[Path | None, option("Write a page here, and its figures in a folder next to it.")] = None,
     markdown: Annotated[Path | None, option("Write the leaderboard as Markdown.")] = None,

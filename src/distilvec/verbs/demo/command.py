@@ -12,18 +12,16 @@ from distilvec.cli.options import argument, check_input, option
 def demo(
     run: Annotated[Path, argument("The folder of a finished run.")],
     out: Annotated[Path, option("The page's folder; an earlier demo in it is replaced, other files stay.")],
-    documents: Annotated[int, option("Documents at most.", min=1)] = 2000,
-    texts: Annotated[
-        Path | None, option("Your own documents; by default those of the run's first retrieval task.")
-    ] = None,
-    queries: Annotated[Path | None, option("Prepared queries; the task's by default, none with --texts.")] = None,
-    runtime: Annotated[Path | None, option("A copy of the JavaScript libraries, in place of npm.")] = None,
+    documents: Annotated[int, option("Most documents in the page.", min=1)] = 2000,
+    texts: Annotated[Path | None, option("Your own documents; by default from the run's first retrieval task.")] = None,
+    queries: Annotated[Path | None, option("Prepared queries; by default the task's, with --texts no queries.")] = None,
+    runtime: Annotated[Path | None, option("A copy of the JavaScript libraries, instead of npm.")] = None,
 ) -> None:
     """Write a page that searches in the browser.
 
-    With the student, next to the teacher's results. The teacher embeds the documents and the prepared queries now, and
-    does not run in the browser. npm fetches transformers.js and onnxruntime-web into the cache, once; the page itself
-    needs no network.
+    The student searches, next to the teacher's results. The teacher embeds documents and prepared queries now, and does
+    not run in the browser. npm fetches transformers.js and onnxruntime-web once, into the cache; the page itself needs
+    no network.
     """
     check_input(run, "run")
     check_input(texts, "--texts")

@@ -41,15 +41,15 @@ def distill(
     texts: Annotated[
         list[str] | None,
         argument(
-            "Files, folders, globs, a hub data set, or - for standard input; and keys of the recipe as KEY=VALUE. May "
-            "be left out with an index.",
+            "Files, folders, globs, a hub data set, or - for standard input; also recipe keys as KEY=VALUE. Optional "
+            "with an index.",
             metavar="[TEXTS]... [KEY=VALUE]...",
         ),
     ] = None,
     student: Annotated[
         str | None,
         option(
-            "The model to train, instead of the teacher's own layers; an earlier student goes on.", key="student.model"
+            "The model to train instead of the teacher's own layers; an earlier student continues.", key="student.model"
         ),
     ] = None,
     size: Annotated[
@@ -61,32 +61,32 @@ def distill(
     ] = None,
     dims: Annotated[
         str | None,
-        option("First dims that the vectors can be cut to, trained together: 384,256,128,64.", key="student.dims"),
+        option("Dims to which you can cut the vectors, trained together: 384,256,128,64.", key="student.dims"),
     ] = None,
     language: Annotated[
-        str | None, option("The language of the texts, such as tr: the student keeps its tokens alone.")
+        str | None, option("The language of the texts, such as tr: the student keeps only the tokens of the texts.")
     ] = None,
     minutes: Annotated[
         float | None, option("Train for about n minutes on this machine.", key="train.minutes", min=0.1)
     ] = None,
     epochs: Annotated[
         int | None,
-        option("Passes over the texts; by default by their number. 0: fitted, not trained.", key="train.epochs", min=0),
+        option("Passes over the texts; by default it depends on their number. 0: fit only.", key="train.epochs", min=0),
     ] = None,
     test: Annotated[
         Path | None,
         option(
-            "A labelled file, a folder or a suite to test on, besides overlap@10 of held-out texts.",
+            "A labelled file, a folder or a suite to test on, in addition to overlap@10 of held-out texts.",
             key="evaluation.suite",
         ),
     ] = None,
     queries: Annotated[
-        list[str] | None, option("Query texts to train on as well: a file or folder. May be repeated.")
+        list[str] | None, option("Also train on these query texts: a file or folder. May be repeated.")
     ] = None,
     pairs: Annotated[
         Path | None,
         option(
-            "Clicks on an index: a file with query and id, or labelled rows, which a second stage learns from.",
+            "Clicks on an index, for a second stage: a file with query and id, or labelled rows.",
             key="pairs.path",
         ),
     ] = None,
@@ -96,11 +96,12 @@ def distill(
     out: Annotated[Path | None, option("The run folder; runs/TEACHER-SIZE by default.")] = None,
     dry_run: Annotated[bool, option("Show what would be done and how long it takes, then stop.", "--dry-run")] = False,
     restart: Restart = False,
-    api_model: Annotated[str | None, option("The model of an API that offers several.")] = None,
+    api_model: Annotated[str | None, option("The model, if the API offers several.")] = None,
     columns: Annotated[
         list[str] | None,
         option(
-            "text=NAME, origin=NAME: columns of texts, of their documents. Of an index also embedding=, id=, role=",
+            "text=NAME, origin=NAME: the columns of texts and of their documents; for an index also embedding=, id=, "
+            "role=",
             "--column",
             key="teacher.columns",
         ),
@@ -108,7 +109,7 @@ def distill(
     where: Annotated[
         list[str] | None,
         option(
-            "NAME=VALUE: read only rows of an index with this value, or null. Names narrow, one name twice widens.",
+            "NAME=VALUE: read only index rows with this value, or null. Another name narrows, the same name widens.",
             key="teacher.where",
         ),
     ] = None,
@@ -117,12 +118,12 @@ def distill(
     ] = None,
     similarity: Annotated[
         Literal["cosine", "dot", "euclidean"] | None,
-        option("How an index compares vectors, where it does not say.", key="teacher.similarity"),
+        option("How the index compares vectors, if it does not say.", key="teacher.similarity"),
     ] = None,
     repeats: Annotated[
         Literal["first", "drop"] | None,
         option(
-            "Rows of an index with one text and different vectors: take the first, or drop them.", key="teacher.repeats"
+            "Index rows with the same text and different vectors: take the first, or drop them.", key="teacher.repeats"
         ),
     ] = None,
     made_by: Annotated[
@@ -134,13 +135,15 @@ def distill(
     ] = None,
     query_prompt: Annotated[
         str | None,
-        option("The prompt of an index's or API's model before queries.", key="teacher.prompts.query"),
+        option("The prompt that the model of an index or API puts before queries.", key="teacher.prompts.query"),
     ] = None,
-    document_prompt: Annotated[str | None, option("The same before documents.", key="teacher.prompts.document")] = None,
+    document_prompt: Annotated[
+        str | None, option("The prompt before documents.", key="teacher.prompts.document")
+    ] = None,
     built_in_prompt: Annotated[
         str | None,
         option(
-            "Build a prompt into the student, which needs none then: its name (query, document, STS), or its words.",
+            "Build a prompt into the student: its name (query, document, STS), or its words.",
             key="student.built_in_prompt",
             metavar="NAME|TEXT",
         ),
@@ -152,8 +155,8 @@ def distill(
 ) -> None:
     """Distil a teacher into a small student on your texts.
 
-    The same command again resumes. It ends with overlap@10, the share of the teacher's ten nearest texts that the
-    student finds, and with a page.
+    It ends with overlap@10, the share of the teacher's ten nearest texts that the student finds, and with a page. The
+    same command resumes.
     """
     from distilvec.core.method_file import check_method_name
     from distilvec.students.design import parse_size
@@ -257,8 +260,8 @@ def quickstart(
 ) -> None:
     """Distil a first student on built-in texts, offline.
 
-    all-MiniLM-L6-v2 (22.7M parameters) becomes a student of 5M on the docstrings of Python's library, in minutes. It is
-    `distilvec distill all-MiniLM-L6-v2 python-docstrings --size 5M` with a short training and a test.
+    all-MiniLM-L6-v2 (22.7M parameters) becomes a 5M student in minutes, on the docstrings of Python's library. The same
+    as `distilvec distill all-MiniLM-L6-v2 python-docstrings --size 5M`, with a short training and a test.
     """
     from distilvec.config.builtin import recipe_file
     from distilvec.config.recipe import override, read_overrides, read_tree, stated_sizes

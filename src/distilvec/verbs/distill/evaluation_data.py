@@ -186,8 +186,8 @@ def _positive_label(rows: list[LocatedRow], file: Path) -> str:
         if label.casefold() in usual:
             return label
     raise DistilvecError(
-        f"{file}: which of the labels {', '.join(labels[:6])} is that of pairs that match?",
-        "Name it 1 and all others 0, or write a suite file with positive_label.",
+        f"{file}: which of the labels {', '.join(labels[:6])} means that a pair matches?",
+        "Call it 1 and the others 0, or write a suite file with positive_label.",
     )
 
 

@@ -363,8 +363,8 @@ def narrower_model(teacher: ModelName, size: str) -> str | None:
         if problem is None:
             raise
         log(
-            f"student: {SMALL_MODEL} cannot be had ({problem.problem.rstrip('.')}), so the student has layers of the "
-            f"teacher. The extra quickstart of distilvec brings it"
+            f"student: {SMALL_MODEL} cannot be loaded ({problem.problem.rstrip('.')}), so the student has layers of "
+            f"the teacher. distilvec's extra quickstart installs it"
         )
         return None
     with about("teacher", teacher.name):
@@ -373,7 +373,7 @@ def narrower_model(teacher: ModelName, size: str) -> str | None:
     if shared < SHARED * len(small):
         return None
     log(
-        f"student: layers of {SMALL_MODEL}; those of the teacher, of {width} dimensions, are wide for "
+        f"student: layers of {SMALL_MODEL}; the teacher's layers, of {width} dimensions, are too wide for "
         f"{size} (student.model=teacher takes them)"
     )
     return SMALL_MODEL

@@ -26,10 +26,12 @@ def evaluate(
     ] = None,
     data: Annotated[Path | None, option("Folder with <MTEB task>/ folders, read instead of the hub.")] = None,
     teacher: Annotated[
-        str | None, option("Compare with this model, API or index, also with its vectors of documents.")
+        str | None, option("Compare with this model, API or index, and search its document vectors.")
     ] = None,
     protocol: Annotated[str, option("Main metrics to show: mteb-like, talas, distillmoe, emo, surgery.")] = "mteb-like",
-    mixed: Annotated[bool, option("A column with both models in pairs, STS and classification too.")] = False,
+    mixed: Annotated[
+        bool, option("Add a column that mixes both models, also in pairs, STS and classification.")
+    ] = False,
     trust_remote_code: TrustRemoteCode = False,
     json_file: JsonFile = None,
 ) -> None:

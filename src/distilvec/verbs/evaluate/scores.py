@@ -175,7 +175,7 @@ def opened_columns(
             if isinstance(reference, TableEmbedder):
                 problems.append(TaskFailure("all", f"{dims}.", "asymmetric"))
             else:
-                log(f"{dims}, so each model has its own scores alone.")
+                log(f"{dims}, so each model only has its own scores.")
         yield columns
 
 

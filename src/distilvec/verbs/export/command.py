@@ -18,18 +18,18 @@ def export(
     model: Model,
     to: Annotated[
         Literal["onnx", "onnx-fp16", "onnx-int8", "openvino", "projected", "router"],
-        option("A form of docs/export.md; projected, router: of RUN/student, with what its run has."),
+        option("The form (docs/export.md); projected and router need RUN/student."),
     ] = "onnx",
     out: Annotated[
-        Path | None, option("The file or folder: MODEL/onnx/model.onnx or alike, RUN/projected, RUN/router.")
+        Path | None, option("The file or folder; by default in MODEL, or RUN/projected, RUN/router.")
     ] = None,
-    suite: Annotated[Path | None, option("Suite whose retrieval task compares the form with PyTorch.")] = None,
-    force: Annotated[bool, option("Keep a form that is out of tolerance.", "--force")] = False,
+    suite: Annotated[Path | None, option("A suite whose retrieval task compares the file with PyTorch.")] = None,
+    force: Annotated[bool, option("Keep a file that differs too much from PyTorch.", "--force")] = False,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Write a model as ONNX or OpenVINO.
 
-    The file runs without Python code, and is compared with PyTorch. A form that is out of tolerance is refused with the
+    The file runs without Python code, and is compared with PyTorch. If it differs too much, it is refused with the
     numbers.
 
     With --to projected: write a run's student behind the projection into the teacher's space that its method trained

@@ -113,7 +113,7 @@ def export_router(student: Path, out: Path | None) -> Path:
         raise DistilvecError(
             f"the teacher of {job.folder}, {job.teacher.info.name}, is {kind}: there is no model to embed documents "
             "with in one folder.",
-            "Use the student alone for queries, and the API or the table for documents.",
+            "Use the student for queries, and the API or the table for documents.",
             key="--to",
         )
     compatible = bool(record.teacher_compatible)
@@ -132,7 +132,7 @@ def export_router(student: Path, out: Path | None) -> Path:
     with opened_teacher as teacher:
         if teacher.manifest().weights != job.teacher.manifest.weights:
             raise DistilvecError(
-                f"{section.model} is another model than the one that {job.folder} was trained with.",
+                f"{section.model} is not the model that taught {job.folder}.",
                 "Restore the teacher, or run the recipe again with --restart.",
                 key="--to",
             )
@@ -338,7 +338,7 @@ def _single_text_head(folder: Path) -> TaskHead | None:
         return None
     head = saved[0]
     if head.task.kind in PAIRS:
-        log(f"the head of {folder} reads pairs of texts, so the file has none of its outputs")
+        log(f"the head of {folder} reads pairs of texts, so the file does not have its outputs")
         return None
     return head
 

@@ -29,7 +29,7 @@ def plan(
     workers: Annotated[
         int | None, option("Show disk, time and cost with n workers, also for 100 M and 1 B texts.", min=1)
     ] = None,
-    hourly_price: Annotated[float | None, option("The price of a worker for an hour, for --workers.", min=0)] = None,
+    hourly_price: Annotated[float | None, option("The price of a worker an hour, for --workers.", min=0)] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Show what a recipe will take: texts, disk, time."""

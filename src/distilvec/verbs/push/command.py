@@ -15,16 +15,18 @@ from distilvec.cli.options import (
 def push(
     model: Annotated[Path, argument("A model's folder, such as RUN/student.")],
     repo_id: Annotated[str, argument("OWNER/NAME on the hub.")],
-    public: Annotated[bool, option("A public repository; private by default.", "--public")] = False,
-    license: Annotated[str | None, option("Its id, such as apache-2.0, if the model card has none.")] = None,
+    public: Annotated[bool, option("Make the repository public; private by default.", "--public")] = False,
+    license: Annotated[
+        str | None, option("The license id, such as apache-2.0, if the model card has no license.")
+    ] = None,
     revision: Annotated[str | None, option("A branch; main by default.")] = None,
     message: Annotated[str | None, option("The commit's message.")] = None,
-    update: Annotated[bool, option("Push into a repository that exists.", "--update")] = False,
+    update: Annotated[bool, option("Push into an existing repository.", "--update")] = False,
 ) -> None:
     """Upload a model with its card to the Hugging Face hub.
 
-    Into a private repository. The token is that of HF_TOKEN or of `hf auth login`. Pickles, states of training and
-    hidden files stay here.
+    The repository is private by default. The token comes from HF_TOKEN or `hf auth login`. Pickles, training states and
+    hidden files are not uploaded.
     """
     check_input(model, "model")
 

@@ -133,7 +133,7 @@ def model_files(model: Path) -> list[str]:
     """Return the relative names of a folder's files to upload, and log those left out."""
     if not (model / "modules.json").is_file():
         problem = f"{model} is not the folder of a SentenceTransformer: it has no modules.json."
-        raise DistilvecError(problem, f"Name a model; that of a run is in {RunFolder(model).student}.", key="model")
+        raise DistilvecError(problem, f"Name a model; a run's model is in {RunFolder(model).student}.", key="model")
     root = model.resolve()
     names = sorted(path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file())
     code = code_files(model)

@@ -54,7 +54,7 @@ def run(
 ) -> None:
     """Train and evaluate what a recipe describes.
 
-    Or all runs of its sweep. The same command again resumes.
+    Or all runs of its sweep. The same command resumes.
     """
     from distilvec.config.builtin import recipe_file
     from distilvec.verbs.run.sweep import check_methods, load_runs, run_sweep

@@ -13,13 +13,13 @@ KEY = "DISTILVEC_SERVE_KEY"
 
 def serve(
     model: ModelOrFile,
-    host: Annotated[str, option("0.0.0.0 serves other machines, too.")] = "127.0.0.1",
-    port: Annotated[int, option("0 takes a free one.", min=0, max=65535)] = 8000,
-    name: Annotated[str | None, option("The model's name in requests; by default its folder's.")] = None,
-    max_batch: Annotated[int, option("Texts of all requests that the model is given together.", min=1)] = 256,
-    max_texts: Annotated[int, option("Texts in one request.", min=1)] = 2048,
-    max_body: Annotated[float, option("Megabytes in one request.", min=0.001)] = 4,
-    truncate: Annotated[bool, option("Cut texts that are too long, not refuse them.", "--truncate")] = False,
+    host: Annotated[str, option("The address to listen at; 0.0.0.0 also serves other machines.")] = "127.0.0.1",
+    port: Annotated[int, option("The port; 0 takes a free port.", min=0, max=65535)] = 8000,
+    name: Annotated[str | None, option("The model's name in requests; by default the folder's name.")] = None,
+    max_batch: Annotated[int, option("Most texts that the model embeds together, of all requests.", min=1)] = 256,
+    max_texts: Annotated[int, option("Most texts in a request.", min=1)] = 2048,
+    max_body: Annotated[float, option("Most megabytes in a request.", min=0.001)] = 4,
+    truncate: Annotated[bool, option("Cut texts that are too long instead of refusing them.", "--truncate")] = False,
     allow_host: Annotated[
         list[str] | None, option("A name of this server, or a site whose pages may use it. May be repeated.")
     ] = None,
@@ -29,7 +29,7 @@ def serve(
 
     /v1/embeddings, /health and /metrics; Ctrl-C or SIGTERM ends it. With the environment variable DISTILVEC_SERVE_KEY,
     requests to /v1 need that key. input_type, "query" or "document", chooses the model's prompt. Web pages of other
-    sites are refused: by the header Origin and, where the server is for this machine alone, by Host.
+    sites are refused: by the header Origin and, if the server is for this machine only, by Host.
     """
     check_model_path(model, "model")
     from distilvec.core.extras import require_extra

@@ -22,34 +22,41 @@ def transplant(
     teacher: Model,
     out: Annotated[Path, option("The new model's folder.")],
     texts: Annotated[list[str] | None, option("A file or folder of texts, or LANGUAGE=FILE; may be repeated.")] = None,
-    max_length: Annotated[int | None, option("Tokens read of a text; as before by default.", min=1)] = None,
+    max_length: Annotated[
+        int | None, option("Tokens that the model reads of a text; unchanged by default.", min=1)
+    ] = None,
     column: TextColumns = None,
     limit: TextLimit = None,
     rank: Annotated[int | None, option("Numbers per token: a factorized table (ELECTRA's layout).", min=2)] = None,
-    budget: Annotated[str | None, option("Parameters in all, such as 5M: chooses rank and tokens.")] = None,
+    budget: Annotated[str | None, option("All parameters together, such as 5M; sets rank and tokens.")] = None,
     budget_mb: Annotated[float | None, option("The same in megabytes of weights, 4 bytes a parameter.")] = None,
-    overwrite: Annotated[bool, option("Replace a model of distilvec's; other files stay.", "--overwrite")] = False,
+    overwrite: Annotated[
+        bool, option("Replace an earlier model of distilvec; other files stay.", "--overwrite")
+    ] = False,
     trust_remote_code: TrustRemoteCode = False,
     kind: Annotated[
         Literal["trim", "hybrid", "bpe", "unigram", "wordpiece"],
-        option("Tokens that the texts use (trim), with the target language's own (hybrid), or trained on the texts."),
+        option("trim: tokens that the texts use; hybrid: also new tokens of the target; others: trained on the texts."),
     ] = "trim",
     vocab_size: Annotated[
-        int | None, option("Tokens in all, or as near as the texts allow; with trim by default all that they use.")
+        int | None,
+        option("The number of tokens, or as close as the texts allow; trim keeps all used tokens by default."),
     ] = None,
     tokenizer: Annotated[
         str | None, option("An existing tokenizer instead: a folder, hub id, tokenizer.json or .model file.")
     ] = None,
     target: Annotated[str | None, option("With hybrid: the language that gets its own tokens.")] = None,
-    share: Annotated[int | None, option("With hybrid: how many, or as many as its texts give.")] = None,
+    share: Annotated[
+        int | None, option("With hybrid: how many tokens that language gets, as far as its texts allow.")
+    ] = None,
     letters: Annotated[
         Literal["all", "seen"] | None,
         option(
-            "Keep all letters of the old alphabet, or those seen in the texts; by default all that leave half the size."
+            "Keep all letters of the old alphabet, or only letters of the texts; by default all, up to half the size."
         ),
     ] = None,
     compose: Annotated[
-        Literal["mean", "weighted", "first", "last"], option("How new embeddings are made from the old pieces'.")
+        Literal["mean", "weighted", "first", "last"], option("How new embeddings are composed of the old pieces.")
     ] = "mean",
     keep_norm: Annotated[
         bool, option("Scale composed embeddings to the mean norm of their pieces.", "--keep-norm")
@@ -57,7 +64,7 @@ def transplant(
 ) -> None:
     """Give a model another vocabulary.
 
-    New embeddings are composed of the old ones, every other weight stays.
+    New embeddings are composed of old embeddings; every other weight stays.
     """
     from distilvec.config.recipe import section_of
     from distilvec.config.student import VocabularySection

@@ -149,7 +149,7 @@ def test_one_vector_of_another_length_is_found(tmp_path, monkeypatch):
     teacher = TableEmbedder(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, vectors)))
     assert teacher.normalized
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 200)
-    with pytest.raises(DistilvecError, match=rf"{TEXTS[50]}' has not. Normalise"):
+    with pytest.raises(DistilvecError, match=rf"{TEXTS[50]}'. Normalise"):
         list(teacher.fill_steps(cache, corpus_of(tmp_path / "c", TEXTS)))
 
 

@@ -180,10 +180,13 @@ def test_a_student_that_knows_its_texts_is_not_trained(tiny_recipe, tmp_path, ca
     result = run(tiny_recipe(train__epochs="auto", **trimmed), tmp_path / "run")
     record = result.record
     assert record.training.steps == 0 and record.training.best_step == 0
-    assert "nothing to learn" in record.training.shipped and "nothing to learn" in capsys.readouterr().err
+    assert (
+        "already equals the teacher" in record.training.shipped
+        and "already equals the teacher" in capsys.readouterr().err
+    )
     assert record.overlap.student == record.overlap.start and record.overlap.student.among.mean > 0.9
     again = run(tiny_recipe(train__epochs="auto", **trimmed), tmp_path / "run")
-    assert again.record.training.steps == 0 and "nothing to learn" not in capsys.readouterr().err
+    assert again.record.training.steps == 0 and "already equals the teacher" not in capsys.readouterr().err
     stated = run(tiny_recipe(train__epochs=1, **trimmed), tmp_path / "stated")
     assert stated.record.training.steps > 0
 

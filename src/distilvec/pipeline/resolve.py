@@ -521,7 +521,7 @@ def _refuse(recipe: Recipe, teachers: Sequence[Teacher], required: OutputSpec) -
             kind, what = ("vectors", "a table of vectors") if teacher.section.api is None else ("api", "behind an API")
             raise DistilvecError(
                 f"{name} is {what}; {method} also requires outputs from inside the model.",
-                f"Set only {teacher.key}.model, or choose a method that learns only from embeddings.",
+                f"Set {teacher.key}.model instead, or choose a method that learns only from embeddings.",
                 key=f"{teacher.key}.{kind}",
             )
         if teacher.section.api is not None and teacher.corpus.paired:

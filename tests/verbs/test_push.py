@@ -181,7 +181,7 @@ def test_folders_that_are_not_pushed(folders, tiny_model, tmp_path):
         checked_card(folders / "unlicensed", "MIT License")
     with refused("repo_id"):
         push_model(folders / "student", "not/a/name")
-    with refused("model", "that of a run is in"):
+    with refused("model", "a run's model is in"):
         model_files(folders)
     bare = shutil.copytree(folders / "old", tmp_path / "bare")
     (bare / "README.md").write_text("---\n- a list\n---\n", encoding="utf-8")

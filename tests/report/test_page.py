@@ -229,7 +229,10 @@ def test_the_judgement_by_overlap(report):
     for words in ("[0.69, 0.73]", "+0.43", "[+0.41, +0.45]", "english_queries (120 queries)", "500 validation texts"):
         assert words in shown
     index = judgement(report, origin="index", student=Overlap(among=OverlapShare(0.9, 0.85, 0.95), among_wider=1.0))
-    shown = unescape(re.sub(r"<[^>]*>", "", render_page(as_report(index), draw)))
+    of_index = as_report(index)
+    of_index.verdict = make_verdict(of_index.scores, record=of_index.record)
+    shown = unescape(re.sub(r"<[^>]*>", "", render_page(of_index, draw)))
+    assert "Use it: finds 0.90 of the index's ten nearest" in shown  # the decision comes first
     assert "500 stored texts that were not trained on" in shown and "in the index" in shown
     assert "Teacher-compatible: yes. It finds 0.90 of the index's ten nearest (overlap@10) [0.85, 0.95]" in shown
     alone = judgement(report, student=Overlap(alone=OverlapShare(0.5, 0.4, 0.6)), sources=(), trained=None)

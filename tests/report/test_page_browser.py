@@ -240,8 +240,9 @@ def test_the_verdicts_numbers_are_report_jsons(opened, folder):
         assert float(shown.nth(place).get_attribute("value")) == verdict[key]
         digits = 2 if key.startswith("overlap") else 0 if key.startswith("vocabulary") else 1
         assert shown.nth(place).inner_text() == number(verdict[key], digits, sign=key == "worst_change")
-    text = verdict["text"]
-    assert page.locator("p.verdict").inner_text() == text[0].upper() + text[1:] + "."
+    first, rest = verdict["text"].split("; ", 1)
+    assert page.locator("p.verdict").inner_text() == first[0].upper() + first[1:] + "."
+    assert page.locator("p.verdict + p").inner_text() == rest[0].upper() + rest[1:] + "."
     box = page.locator("#verdict").bounding_box()
     assert box["y"] + box["height"] < 900
     assert verdict["worst_task"] in page.locator("#verdict dl").inner_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -11,12 +12,15 @@ import pytest
 import yaml
 
 from distilvec.__main__ import app, run_command
-from distilvec.cli.layout import GROUPS
+from distilvec.cli.app import VERBS as app_verbs
+from distilvec.cli.app import verb_command
+from distilvec.cli.layout import GROUPS, MORE, PANELS
 from distilvec.config import builtin
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import moved_text, recipe_schema
 from distilvec.config.score_columns import SCORE_COLUMNS
 
+HELP = ["-h", "--help"]  # a command keeps those of its first context
 VERBS = [name for names in GROUPS.values() for name in names]
 IN_GROUPS = [["recipes", name] for name in ("show", "copy", "schema")]
 IN_GROUPS += [["corpus", "synthesize"]]
@@ -32,19 +36,30 @@ def printed(capsys, *arguments):
 # -- help --------------------------------------------------------------------------------------------------------------
 
 
-def test_every_verb_is_in_a_group(capsys):
-    found = printed(capsys, "--help")
-    assert "Commands:" not in found  # where verbs without a group are listed
-    lines = found.splitlines()
-    places = [next(i for i, line in enumerate(lines) if line == f"{group}:") for group in GROUPS]
-    assert places == sorted(places)
-    assert [line.split()[0] for line in lines[places[0] :] if line.startswith("  ") and line[2] != " "] == VERBS
-    assert VERBS[:2] == ["distill", "quickstart"]
+def test_nine_verbs_are_explained_and_the_others_named(capsys):
+    """`cache -h`, whose verbs are in no groups, explains all of them."""
+    _, _, listed = printed(capsys, "--help").partition("\nCommands:\n")
+    explained, _, named = listed.partition(f"\n{MORE}: ")
+    verbs = [line.split()[0] for line in explained.splitlines() if line.startswith("  ") and line[2] != " "]
+    assert verbs == list(GROUPS["Commands"]) and len(verbs) == 9 and verbs[:2] == ["quickstart", "distill"]
+    names = " ".join(named.split()).split(", ")
+    assert names == list(GROUPS[MORE]) and {*verbs, *names} == {*app_verbs}
+    assert "..." not in explained
+    inner = printed(capsys, "cache", "--help").partition("Commands:")[2]
+    assert "..." not in inner and "fill" in inner and MORE not in inner
 
 
-def test_summaries_are_whole(capsys):
-    assert "..." not in printed(capsys, "--help").partition("Start:")[2]
-    assert "..." not in printed(capsys, "cache", "--help").partition("Commands:")[2]
+@pytest.mark.parametrize("verb", PANELS)
+def test_options_stand_in_parts_each_once(verb, capsys):
+    """The first part has the option that is used most; nothing is left out."""
+    found = printed(capsys, verb, "-h")
+    places = [found.index(f"\n{title}:\n") for title in PANELS[verb]]
+    assert places == sorted(places) and "\nOptions:\n" not in found
+    options = re.findall(r"^  (--[a-z-]+)", found, re.MULTILINE)
+    signature = inspect.signature(verb_command(verb).callback.__wrapped__).parameters
+    assert len(options) == len(set(options)) > len(PANELS[verb])
+    assert {name for names in PANELS[verb].values() for name in names.split()} <= signature.keys()
+    assert options[0] == {"distill": "--size", "classify": "--text", "check": "--queries"}[verb]
 
 
 @pytest.mark.parametrize("verb", [*([name] for name in VERBS), *IN_GROUPS], ids=" ".join)
@@ -69,12 +84,12 @@ def assert_parses(words):
 
     command = typer.main.get_command(app)
     while hasattr(command, "commands"):
-        with command.make_context("distilvec", list(words)) as context:
+        with command.make_context("distilvec", list(words), help_option_names=HELP) as context:
             rest = [*context._protected_args, *context.args]
             if not rest:
                 return
             _, command, words = command.resolve_command(context, rest)
-    command.make_context("distilvec", list(words)).close()
+    command.make_context("distilvec", list(words), help_option_names=HELP).close()
 
 
 # -- completion --------------------------------------------------------------------------------------------------------

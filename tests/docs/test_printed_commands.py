@@ -17,6 +17,7 @@ from refusals import refused
 from samples import make_texts
 
 from distilvec.__main__ import run_command
+from distilvec.cli.terminal import show_end
 from distilvec.config import recipe as recipes
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
@@ -65,14 +66,6 @@ def check_snippets(snippets):
     return found
 
 
-def printed_code(text):
-    """The lines of Python in a run's output; the verdict follows them."""
-    lines = text.splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith(("from ", "import ")))
-    end = next(number for number, line in enumerate(lines) if line.startswith("vectors = "))
-    return "\n".join(lines[start : end + 1])
-
-
 @pytest.mark.slow
 def test_a_run_with_a_suite(tiny_model, folder, suite, capsys, monkeypatch):
     """The teacher is a folder, which was printed by its last part."""
@@ -88,8 +81,8 @@ def test_a_run_with_a_suite(tiny_model, folder, suite, capsys, monkeypatch):
     )
     out, problems = capsys.readouterr()
     assert status == 0, problems
-    exec(compile(printed_code(out), "printed", "exec"), {})
     advised = re.findall(r"distilvec [a-z]+ [^()]*?(?= \(|\.$|$)", " ".join(out.split()))
+    assert advised[-1] == out.splitlines()[-1].removeprefix("next: ")
     page = (folder / "runs" / "a b" / "report.html").read_text()
     found = check_snippets(map(html.unescape, CODE.findall(page)))
     assert [words[1] for words in found] == ["export", "evaluate", "speed"]
@@ -122,10 +115,9 @@ def test_a_run_of_a_labelled_task(kind, tiny_model, folder, capsys):
         "evaluation": {"parts": []},
     }
     result = run(recipes.validate(tree), folder / "runs" / "labels")
-    from distilvec.cli.terminal import show_result
-
-    show_result(result)
-    exec(compile(printed_code(capsys.readouterr().out), "printed", "exec"), {})
+    show_end(result)
+    (words,) = commands(capsys.readouterr().out.splitlines()[-1].removeprefix("next: "))
+    check_command(words, folder)
     snippets = [html.unescape(code) for code in CODE.findall(result.page.read_text())]
     assert any("TaskModel" in code for code in snippets)
     for words in check_snippets(snippets):

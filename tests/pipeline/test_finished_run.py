@@ -13,7 +13,7 @@ import pytest
 from refusals import refused
 
 import distilvec
-from distilvec.cli.terminal import show_result
+from distilvec.cli.terminal import show_end
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
@@ -23,7 +23,6 @@ from distilvec.pipeline import finished_run
 from distilvec.report.record import RunRecord, StudentRecord, TeacherRecord
 from distilvec.report.values import Report, Verdict
 from distilvec.train.metrics import Metric
-from distilvec.verbs.distill.distill import numbers
 from distilvec.verbs.opened_run import Run
 
 
@@ -70,36 +69,25 @@ def test_the_lines_at_the_prompt(tmp_path):
     assert "not scored task 'mini' (teacher): no file." in bare
 
 
-def test_the_last_screen_has_the_watched_metric(tmp_path):
-    """Whatever it is called."""
-    (tmp_path / "labelled").mkdir()
-    metrics = {"macro_f1": 0.5, "untrained_macro_f1": 0.25}
-    labelled = RunRecord(metrics=metrics, watched=Metric("macro_f1", 0.5, higher_is_better=True))
-    assert numbers(made(tmp_path)) == ["distance 0.250 (0.900 before training)"]
-    assert numbers(made(tmp_path / "labelled", labelled)) == ["macro f1 0.500 (0.250 before training)"]
-    assert numbers(made(tmp_path / "labelled", RunRecord())) == []
-
-
-def test_the_reports_words_on_a_terminal(tmp_path, monkeypatch):
-    """Nothing but paths is wider than 80 columns; the report's path opens its page."""
-    verdict = replace(VERDICT, advice=["Train longer (train.epochs). " * 4])
+def test_the_end_screen_on_a_terminal(tmp_path, monkeypatch):
+    """The first line is bold, the report's path opens its page, the advice ends with a whole sentence."""
+    verdict = replace(VERDICT, advice=["Train longer (train.epochs). " * 9])
     result = made(tmp_path / "a run", replace(RECORD, teacher=None), verdict=verdict, scores={})
     stream = io.StringIO()
     stream.isatty = lambda: True
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
-    show_result(result)
+    show_end(result)
     printed = stream.getvalue()
     address = f"file://{tmp_path}/a%20run/report.html"
     assert f"\x1b]8;;{address}\x1b\\{result.page}\x1b]8;;\x1b\\" in printed
-    plain = re.sub(r"\x1b\[\d+m", "", printed)  # without colours
-    lines = plain.splitlines()
-    assert lines[-1].startswith("verdict   75.0%")  # the number that counts comes last
-    assert len([line for line in lines if line.startswith("          ")]) == 1  # the rest of the advice
-    assert all(len(line) <= 80 for line in lines if str(tmp_path) not in line)
+    first, *advice, _, last = re.sub(r"\x1b\[\d+m", "", printed).splitlines()
+    assert first == VERDICT.text and f"\x1b[1m{first}" in printed
+    assert 1 <= len(advice) <= 2 and advice[-1].endswith("(train.epochs).") and max(map(len, advice)) <= 80
+    assert last == f"next: distilvec export '{result.student_folder}' --to onnx-int8"
     monkeypatch.setenv("TERM", "dumb")
-    show_result(result)
+    show_end(result)
     assert stream.getvalue().count(address) == 1
 
 
@@ -124,9 +112,9 @@ def test_of_a_run(tiny_recipe, tmp_path, monkeypatch, capsys):
     again = distilvec.result(tmp_path / "run")
     assert (again.folder, again.record, again.scores) == (result.folder, result.record, result.scores)
     assert again.recipe.name == result.name and again.validation["distance"] == result.record.metrics["distance"]
-    show_result(result)
+    show_end(result)
     printed = capsys.readouterr().out
-    assert all(text in printed for _, text in result.lines()) and "M parameters" in printed
+    assert f"report: {result.page}" in printed and f"distilvec export {result.student_folder}" in printed
 
 
 def test_a_student_that_is_gone(tmp_path):

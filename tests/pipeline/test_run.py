@@ -59,7 +59,7 @@ def suite(tmp_path):
 def test_whole_run_with_evaluation_and_a_second_run_does_nothing_again(
     tiny_recipe, suite, tmp_path, capsys, monkeypatch, shared_cache, no_pages
 ):
-    from distilvec.cli.terminal import show_result
+    from distilvec.cli.terminal import show_end
 
     recipe = tiny_recipe(evaluation__suite=str(suite), train__epochs=2)
     job = resolve(recipe, tmp_path / "run")
@@ -74,9 +74,13 @@ def test_whole_run_with_evaluation_and_a_second_run_does_nothing_again(
     card = (tmp_path / "run" / "student" / "README.md").read_text()
     finds = f"finds {record['overlap']['student']['among']['mean']:.2f} of the teacher's ten nearest among"
     assert "eacher-compatible" in card and finds in card and "asymmetric" in card
-    show_result(result)
+    show_end(result)
     printed = capsys.readouterr().out
-    assert "SentenceTransformer(" in printed and "sts" in printed and str(tmp_path / "run") in printed
+    assert (
+        "% of the teacher's average on 2 tasks [" in printed
+        and f"overlap@10 {record['overlap']['student']['among']['mean']:.2f}" in printed
+    )
+    assert printed.splitlines()[-1] == f"next: distilvec export {tmp_path / 'run' / 'student'} --to onnx-int8"
     weights = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
     monkeypatch.setattr("distilvec.train.trainer.Trainer._step", lambda *a: pytest.fail("trained again"))
     monkeypatch.setattr("distilvec.evaluation.columns.score_task", lambda *a: pytest.fail("evaluated again"))

@@ -13,7 +13,7 @@ from refusals import refused
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from distilvec.cli.terminal import show_result
+from distilvec.cli.terminal import show_end
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
@@ -101,10 +101,16 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
         if f"eval/{monitored}" in line
     )
     assert result.validation[monitored] == best
-    show_result(result)
-    printed = capsys.readouterr().out
-    assert monitored in printed.lower() and "teacher" not in printed  # nothing was learned from one
-    assert printed.rstrip().splitlines()[-1].startswith(f"verdict   {monitored}")
+    capsys.readouterr()
+    show_end(result)
+    first, *rest = capsys.readouterr().out.splitlines()
+    number = f"{100 * figures[monitored]:.1f}"
+    expected = f"Spearman {number} on 60 test rows" if kind == "sts" else f"{number}% right on 60 test rows"
+    assert first.startswith(expected) and "teacher" not in first  # nothing was learned from one
+    # an ONNX file gives the labels of single texts
+    assert rest[-1].startswith(
+        "next: distilvec " + ("export" if kind in ("classification", "multilabel") else "report")
+    )
     card = (tmp_path / "run" / "student" / "README.md").read_text()
     assert (
         "from distilvec import TaskModel" in card

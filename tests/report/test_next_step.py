@@ -53,7 +53,7 @@ def step_of(judgement=None, student=None, training=None, recipe=None, history=()
         ({"recipe": {"teacher": {"limit": 6000}}, "judgement": {"all_rows": 20_000}}, "6,000 of 20,000", "limit=20000"),
         ({"recipe": {"student": {"size": "5M"}}, "student": {"parameters": 5e6}}, "5.0M", "student.size=null"),
         ({}, "another student", "distill mydb/docs.lance --column text=content --student intfloat"),
-        ({"student": {"base_model": "intfloat/multilingual-e5-small"}}, "", "export runs/queries/student --to onnx"),
+        ({"student": {"base_model": "intfloat/multilingual-e5-small"}}, "", "report runs/queries --open"),
         ({"judgement": {"student": {"among": {"mean": 0.9, "low": 0.88, "high": 0.92}}}}, "", "--to onnx-int8"),
         ({"training": {"fitted": True}}, "", "recipe.yaml train.epochs=auto --out runs/queries"),
         ({"training": {"best_step": 0, "learning_rate": 4e-4, "stages": [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from report.comparison_sample import TASKS, sample_comparison
 
-from distilvec.cli.terminal import show_comparison, show_scores
+from distilvec.cli.terminal import show_scores
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
@@ -99,12 +99,9 @@ def test_scores_of_nothing():
         scores.columns = {}
 
 
-def test_a_comparison_prints_as_on_the_terminal(capsys):
-    comparison = sample_comparison()
-    show_comparison(comparison)
-    printed = capsys.readouterr().out
-    print(comparison)
-    assert capsys.readouterr().out == printed and "Differences" in printed and "note: Rows" in printed
+def test_a_comparison_prints_its_tables():
+    printed = str(sample_comparison())
+    assert all(part in printed for part in ("average", "Differences", "No winner yet", "note: Rows"))
 
 
 def test_a_comparison_as_html_frame_and_mapping():

@@ -286,14 +286,14 @@ def test_long_work_of_a_classifier_says_how_far_it_is(rows, tiny_model, tmp_path
     assert "the test split of rows; overlap@10 of held-out texts" in printed
 
 
-def test_the_command_prints_the_result_last(rows, tiny_model, tmp_path, capsys, monkeypatch):
+def test_the_command_ends_with_the_result_and_the_next_command(rows, tiny_model, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "intents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["classify", "intents.jsonl", "--teacher", str(tiny_model), "--layers", "1", "--epochs", "1"]
     status = run_command([*words, "--json", "result.json", *(f"{key}={value}" for key, value in FAST.items())])
     printed = capsys.readouterr().out.splitlines()
     result = json.loads((tmp_path / "result.json").read_text())
-    assert status == 0 and printed[-2] == result["sentence"]
+    assert status == 0 and " ".join(printed).startswith(result["sentence"][:-1]) and len(printed) <= 6
     assert printed[-1] == "next: distilvec export runs/intents/student --to onnx-int8"
     assert result["test_rows"] == 30 and result["folder"] == "runs/intents"
 
@@ -311,9 +311,10 @@ def test_a_student_far_below_its_teacher_is_told_how_to_train_a_larger_one(
     changes = [f"{key}={value}" for key, value in FAST.items()]
     words = ["classify", "my rows.jsonl", "--teacher", str(tiny_model), *words, "--epochs", "1", "--out", "run"]
     assert run_command([*words, *changes]) == 0
-    *_, advice, last = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out
+    last = printed.splitlines()[-1]
     command = shlex.split(last.removeprefix("next: "))
-    assert advice == "It is far below." and command[:3] == ["distilvec", "classify", "my rows.jsonl"]
+    assert "It is far below." in printed and command[:3] == ["distilvec", "classify", "my rows.jsonl"]
     assert " ".join(larger) in last and "--epochs" not in last
     assert run_command([*command[1:], "--epochs", "1"]) == 0
     second = RunFolder(tmp_path / "run-larger")

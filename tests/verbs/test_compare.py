@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from refusals import refused
 from scipy.stats import spearmanr
 from sklearn.metrics import f1_score
 
+from distilvec.__main__ import run_command
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
@@ -626,3 +629,24 @@ def test_samples_that_do_not_fit(write_run, arrays):
     np.savez(RunFolder(folder).samples, **{f"student/a/{name}": values for name, values in arrays.items()})
     with refused("samples.npz"):
         compare_runs([folder, other])
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_who_leads_and_then_where_all_numbers_are(write_run, tmp_path, monkeypatch, capsys):
+    """Without a page the next command writes it; with a page it is that of the best run."""
+    monkeypatch.chdir(tmp_path)
+    for number, quality in enumerate((0.5, 20.0, 1.5, 1.0, 0.7)):
+        write_run(f"run {number}", {"a": sts(quality, number)})
+    assert run_command(["compare", *(f"run {number}" for number in range(5)), "--reference", "run 1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 6 and max(map(len, lines[:-1])) <= 80
+    assert lines[0].startswith("run 1 leads every other run; the next one, run 2, by ")
+    assert [line.split("   ")[0] for line in lines if "average" in line] == ["run 1", "run 2"]
+    assert "and 3 more: run 3, run 4, run 0" in lines
+    words = shlex.split(lines[-1].removeprefix("next: "))
+    assert words[-2:] == ["--out", "comparison.html"] and run_command(words[1:]) == 0
+    assert "Differences" in Path("comparison.html").read_text()
+    *_, page, last = capsys.readouterr().out.splitlines()
+    assert page == "report: comparison.html" and last == "next: distilvec export 'run 1/student' --to onnx-int8"

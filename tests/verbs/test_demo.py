@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import threading
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.request import urlopen
 
 import numpy as np
 import pyarrow as pa
@@ -248,6 +250,27 @@ def test_the_files_of_a_demo(world, copy, tmp_path, capsys):
     assert (out / "notes.txt").read_text() == "mine" and (out / "sketches").is_dir()
     assert {path.name for path in out.iterdir()} == names
     assert [path.name for path in tmp_path.iterdir() if path != copy] == ["demo"]
+
+
+def test_a_demo_is_served_and_opened_until_it_is_interrupted(tmp_path, monkeypatch, capsys, loopback):
+    """At a free port, from the run's own folder."""
+    seen = []
+
+    def browse(address):
+        with urlopen(address) as answer:
+            seen.append(answer.read().decode())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def write(run, folder, *rest):
+        folder.mkdir()
+        (folder / "index.html").write_text("the page")
+        return {"page": 1.0}
+
+    monkeypatch.setattr(demo, "write_demo", write)
+    monkeypatch.setattr("webbrowser.open", browse)
+    (tmp_path / "run").mkdir()
+    assert run_command(["demo", str(tmp_path / "run"), "--open"]) == 0
+    assert seen == ["the page"] and "serving http://127.0.0.1:" in capsys.readouterr().err
 
 
 def test_texts_of_ones_own(world, copy, tmp_path):

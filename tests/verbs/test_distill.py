@@ -279,13 +279,14 @@ def test_the_command_prints_the_result_and_resumes(tiny_model, capsys, no_pages)
     command = ["distill", str(tiny_model), "texts.txt", "--layers", "2", "--out", "run", *WORDS]
     assert run_command([*command, "--json", "result.json"]) == 0
     printed = capsys.readouterr()
-    sentence = json.loads(Path("result.json").read_text())["verdict"]["text"]
-    assert sentence in printed.out and "distance" in printed.out
-    assert "distilvec export run/student" in printed.out
+    found = json.loads(Path("result.json").read_text())["record"]["overlap"]["student"]["among"]["mean"]
+    lines = printed.out.splitlines()
+    assert len(lines) <= 6 and max(map(len, lines)) <= 80 and lines[0].startswith(f"It finds {found:.2f} of the ")
+    assert lines[-1] == "next: distilvec export run/student --to onnx-int8"
     assert "M parameters" in printed.err  # the first screen
     written = Path("run/student/modules.json").stat().st_mtime_ns
     assert run_command(command) == 0
-    assert sentence in capsys.readouterr().out
+    assert capsys.readouterr().out == printed.out
     assert Path("run/student/modules.json").stat().st_mtime_ns == written
 
 

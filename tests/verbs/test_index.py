@@ -40,6 +40,7 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.remote.client import Client
 from distilvec.report.next_step import next_commands
+from distilvec.report.verdicts import index_verdict
 from distilvec.teachers.api_embedder import _PROBE
 from distilvec.teachers.cache.columns import USUAL_NAMES
 from distilvec.teachers.indexes import copy
@@ -52,7 +53,7 @@ from distilvec.verbs.export.export import parity_task
 from distilvec.verbs.plan.plan import make_plan
 
 TEXTS, NEW = make_texts(300), make_texts(400)[300:]
-LINE = re.compile(r"finds (\d.\d\d) of the index's ten nearest \(overlap@10\) \[(\d.\d\d), (\d.\d\d)\]")
+LINE = re.compile(r"finds (\d.\d\d) of the index's ten nearest (?:\(overlap@10\) )?\[(\d.\d\d), (\d.\d\d)\]")
 
 
 @pytest.fixture(scope="module")
@@ -424,7 +425,7 @@ def test_an_index_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys,
 
 
 def test_an_encoder_is_judged_once_with_one_sentence(table, near_teacher, tmp_path, capsys, monkeypatch):
-    """Terminal, page and card of `distill` have the sentence of `check`, from one evaluation."""
+    """Page and card of `distill` have the sentence of `check`, its screen the beginning, from one evaluation."""
     out, judged, stored_scores = tmp_path / "run", [], []
     judge, score = judgement.judge_encoder, columns.score_task
     monkeypatch.setattr(judgement, "judge_encoder", lambda *a: judged.append(a) or judge(*a))
@@ -444,7 +445,9 @@ def test_an_encoder_is_judged_once_with_one_sentence(table, near_teacher, tmp_pa
     sentence = report["verdict"]["text"]
     assert LINE.match(sentence) and "a stored text is found at rank 1 to 10 with MRR" in sentence
     assert report["verdict"]["retention"] is report["verdict"]["asymmetric_retention"] is None
-    assert sentence in " ".join(printed.split())
+    lines = printed.splitlines()
+    assert len(lines) <= 6 and LINE.search(lines[0]).groups() == LINE.match(sentence).groups()
+    assert lines[0].startswith(f"{index_verdict(distilvec.result(out).record.overlap).capitalize()}: finds")
     page, first = (out / "report.html").read_text(), sentence.partition(";")[0]
     assert escape(sentence[1:], quote=False) in unescape(page).replace("&", "&amp;") and "Not evaluated" not in page
     assert f"It {first}" in (out / "student" / "README.md").read_text()

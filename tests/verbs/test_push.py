@@ -22,6 +22,7 @@ from distilvec.report.json_values import from_json
 from distilvec.report.model_card import FROM_FOLDER, model_card
 from distilvec.report.record import RunRecord
 from distilvec.report.values import ExportedForm
+from distilvec.verbs.push import push
 from distilvec.verbs.push.push import _PUSHED, checked_card, hub_card, model_files, push_model
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +75,8 @@ def pushed(folders):
         "update": [student, f"{OWNER}/first", "--update", "--revision", "v2", "--message", "second try"],
         "public": [student, "open", "--public"],
         "into public": [student, f"{OWNER}/open", "--update"],
+        "listed": [student, f"{OWNER}/never", "--dry-run"],
+        "unlicensed, listed": [unlicensed, f"{OWNER}/never", "--dry-run"],
         "unlicensed": [unlicensed, f"{OWNER}/asked"],
         "licensed": [unlicensed, f"{OWNER}/asked", "--license", "cc-by-4.0"],
         "unknown license": [unlicensed, f"{OWNER}/never", "--license", "no-such-license"],
@@ -82,7 +85,7 @@ def pushed(folders):
         "refused": [student, f"{OWNER}/never"],
         "no token": [student, f"{OWNER}/never"],
     }
-    tokens = {"refused": "hf_wrong", "no token": ""}
+    tokens = {"refused": "hf_wrong", "no token": "", "listed": ""}
     jobs = [
         {"arguments": ["push", *words], "environment": {"HF_TOKEN": tokens.get(name, TOKEN)}}
         for name, words in commands.items()
@@ -148,9 +151,28 @@ def test_public_only_on_request(pushed):
     assert hub.repos[f"{OWNER}/asked"]["private"]
 
 
-def test_a_license_is_asked_for(pushed, folders):
+def test_a_dry_run_lists_what_would_go_and_sends_nothing(pushed, folders):
+    """Without a token; the license of each model that the card names is stated as far as its card is here."""
     hub, answers = pushed
-    assert answers["unlicensed"]["status"] == 2 and "based on org/base. Give its id" in answers["unlicensed"]["err"]
+    listed = answers["listed"]["out"]
+    assert answers["listed"]["status"] == 0 and f"{OWNER}/never" not in hub.repos
+    shown = [line.split("│")[0].strip() for line in listed.splitlines() if "│" in line][1:]
+    assert shown == sorted(hub.repos[f"{OWNER}/first"]["branches"]["main"])
+    assert (
+        f"{OWNER}/never (private), branch main:" in listed and "license: apache-2.0; it is based on org/base" in listed
+    )
+    assert "optimizer.pt" in answers["listed"]["err"]
+
+
+def test_a_license_is_asked_for_by_the_terms_of_the_teacher(pushed, folders, monkeypatch):
+    hub, answers = pushed
+    for name in ("unlicensed", "unlicensed, listed"):
+        assert answers[name]["status"] == 2
+        assert "based on org/base (its card is not on this machine). Give one that" in answers[name]["err"]
+    assert "model.safetensors" in answers["unlicensed, listed"]["out"]
+    monkeypatch.setattr(push, "license_of", lambda model: {"license": "cc-by-nc-4.0"})
+    with refused("--license", "it is based on org/base (cc-by-nc-4.0)"):
+        checked_card(folders / "unlicensed", None)
     assert answers["licensed"]["status"] == 0
     arrived = hub.repos[f"{OWNER}/asked"]["branches"]["main"]
     before = ModelCard((folders / "unlicensed" / "README.md").read_text(encoding="utf-8"))

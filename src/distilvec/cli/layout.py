@@ -1,7 +1,7 @@
-"""The layout of `--help`: verbs in groups, summaries in full, an example for each verb; colours on a terminal alone.
-The classes of commands that show it, which refuse an option given twice.
+"""The layout of `--help`: nine verbs with whole summaries, the names of the others, options in panels, an example for
+each verb; colours on a terminal alone. The classes of commands that show it, which refuse an option given twice.
 
-Typer's own groups of verbs need its rich output, which takes longer to import than everything else in `--help`.
+Typer's own panels need its rich output, which takes longer to import than everything else in `--help`.
 """
 
 from __future__ import annotations
@@ -16,38 +16,53 @@ from typer.core import TyperCommand, TyperGroup
 from distilvec.cli.output import BOLD, CYAN, coloured
 from distilvec.core.errors import set_by
 
+MORE = "More commands"  # the title of those that the list of verbs has by name alone
 GROUPS = {  # the verbs of each group, with the arguments of an example
-    "Start": {
-        "distill": "all-MiniLM-L6-v2 documents.txt --size 5M",
+    "Commands": {
         "quickstart": "--out runs/first",
-        "run": "talas --variant local train.epochs=2",
+        "distill": "all-MiniLM-L6-v2 documents.txt --size 5M",
         "classify": "intents.csv --text utterance --label intent",
+        "run": "talas --variant local train.epochs=2",
+        "check": "runs/products/student postgresql://me@db/shop/products --column text=content",
+        "evaluate": "runs/first/student --suite suite.yaml --teacher all-MiniLM-L6-v2",
+        "compare": "runs/first runs/second --out comparison.html",
+        "export": "runs/first/student --to onnx",
+        "serve": "runs/first/student --port 8000",
+    },
+    MORE: {
         "plan": "talas --variant local",
-        "recipes": "",
         "runs": "runs",
         "report": "runs/first --open",
+        "demo": "runs/first --open",
+        "push": "runs/first/student OWNER/NAME --dry-run",
+        "speed": "all-MiniLM-L6-v2 runs/first/student",
+        "finetune": "BAAI/bge-m3 --task intents.csv --type classification --out runs/teacher",
+        "transplant": "BAAI/bge-m3 --texts texts.txt --vocab-size 16000 --out small-vocabulary",
+        "align": "--teacher BAAI/bge-m3 --student bert-base-uncased --texts texts.txt",
+        "cache": "talas --variant local",
+        "corpus": "synthesize words.txt --model gpt-4o-mini --key-variable OPENAI_API_KEY --out vocabulary.json",
+        "data": "get banking77",
+        "recipes": "",
         "doctor": "",
         "help": "distill",
     },
-    "Your index": {"check": "runs/products/student postgresql://me@db/shop/products --column text=content"},
-    "Teachers and data": {
-        "data": "get banking77",
-        "corpus": "synthesize words.txt --model gpt-4o-mini --key-variable OPENAI_API_KEY --out vocabulary.json",
-        "cache": "talas --variant local",
-        "finetune": "BAAI/bge-m3 --task intents.csv --type classification --out runs/teacher",
-        "align": "--teacher BAAI/bge-m3 --student bert-base-uncased --texts texts.txt",
+}
+PANELS = {  # the options of a verb in parts, those that are used most first; the others follow
+    "distill": {
+        "Student": "size layers student dims language built_in_prompt",
+        "Training and test": "minutes epochs test queries pairs method",
+        "Run": "out dry_run restart json_file",
+        "Index or API": "columns where limit similarity repeats made_by query_prompt document_prompt refresh api_model",
     },
-    "Measure": {
-        "evaluate": "runs/first/student --suite suite.yaml --teacher all-MiniLM-L6-v2",
-        "compare": "runs/first runs/second --out comparison.html",
-        "speed": "all-MiniLM-L6-v2 runs/first/student",
+    "classify": {
+        "Labels": "text label test test_size",
+        "Models": "teacher student size layers",
+        "Training": "epochs seed",
+        "Run": "out dry_run restart json_file",
     },
-    "Models": {
-        "transplant": "BAAI/bge-m3 --texts texts.txt --vocab-size 16000 --out small-vocabulary",
-        "export": "runs/first/student --to onnx",
-        "demo": "runs/first --out demo",
-        "push": "runs/first/student OWNER/NAME --license apache-2.0",
-        "serve": "runs/first/student --port 8000",
+    "check": {
+        "Queries": "queries made_by at_least test sample",
+        "Index": "columns texts where limit similarity repeats refresh",
     },
 }
 OTHER_WORDS = {  # words that users of other tools type, with our verbs
@@ -149,6 +164,20 @@ class Command(OptionsOnce, TyperCommand):
         with set_by({parameter.name: _name_in_errors(parameter) for parameter in self.params}):
             return super().invoke(ctx)
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options by PANELS."""
+        parameters: dict[str, Any] = {parameter.name: parameter for parameter in self.get_params(ctx)}
+        arguments = [name for name, parameter in parameters.items() if parameter.param_type_name == "argument"]
+        parts = {title: names.split() for title, names in PANELS.get(self.name, {}).items()}
+        parts = {"Arguments": arguments, **parts}
+        listed = {name for names in parts.values() for name in names}
+        parts["Other options" if len(parts) > 1 else "Options"] = [name for name in parameters if name not in listed]
+        for title, names in parts.items():
+            lines = [line for name in names if (line := parameters[name].get_help_record(ctx)) is not None]
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
+
 
 def _name_in_errors(parameter: Any) -> str:
     """Return "--size" for an option, "TEACHER" for an argument that the help calls so, its name for others."""
@@ -183,12 +212,13 @@ class Listed(OptionsOnce, TyperGroup):
         return name, command, rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of verbs: by `groups`, then those that are in none."""
-        grouped = {name for names in self.groups.values() for name in names}
-        rest = dict.fromkeys((name for name in self.list_commands(ctx) if name not in grouped), "")
-        longest = max(map(len, self.commands))
-        for title, names in {**self.groups, "Commands": rest}.items():
-            verbs = [(name, self.commands[name]) for name in names if name in self.commands]
-            if verbs:
-                with formatter.section(title):
-                    formatter.write_dl([(name.ljust(longest), verb.get_short_help_str(_WHOLE)) for name, verb in verbs])
+        """Write the list of verbs by `groups`, those of MORE by their names alone; without groups in one list."""
+        for title, names in (self.groups or {"Commands": dict.fromkeys(self.list_commands(ctx), "")}).items():
+            if title == MORE:
+                formatter.write_paragraph()
+                formatter.write_text(f"{MORE}: {', '.join(names)}")
+                continue
+            longest = max(map(len, names))
+            with formatter.section(title):
+                summaries = [(name.ljust(longest), self.commands[name].get_short_help_str(_WHOLE)) for name in names]
+                formatter.write_dl(summaries)

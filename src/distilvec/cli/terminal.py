@@ -1,11 +1,9 @@
-"""Results as tables on standard output."""
+"""Results on standard output: tables, and the end screens of runs and comparisons."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,18 +16,17 @@ from distilvec.core.similarity import NEIGHBOR_COUNT
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.overlap import WIDER, LogOverlap
 from distilvec.evaluation.tasks import TaskFailure
-from distilvec.report.model_card import loading_call
-from distilvec.report.record import RunRecord
-from distilvec.report.scores import problem_text, score_remarks, score_table, task_table
-from distilvec.report.tables import ABSENT, NARROWEST, text_table, to_text
+from distilvec.report.scores import problem_text, score_remarks, score_table
+from distilvec.report.screen import comparison_screen, run_screen
+from distilvec.report.tables import ABSENT, text_table, to_text
 
 if TYPE_CHECKING:
     from distilvec.pipeline.finished_run import FinishedRun
     from distilvec.report.comparison import Comparison
+    from distilvec.report.next_step import NextStep
     from distilvec.report.values import VocabularyChange
     from distilvec.verbs.export.export import Exported
 
-PATHS = ("run", "report")  # of FinishedRun.lines
 _SHOWN_QUERIES = 3  # of those that differ most
 _SHOWN_CHARACTERS = 36  # of a hit: two are side by side in 80 columns
 _PLAIN = str.maketrans({"│": "|", "─": "-", "┼": "+", ABSENT: "-", "±": "+-", "→": "->", "\N{MINUS SIGN}": "-"})
@@ -101,62 +98,21 @@ def show_log(log: LogOverlap) -> None:
         )
 
 
-def show_result(result: FinishedRun) -> None:
-    """Print the scores and metrics of a run, its files, the code that loads the student; the verdict comes last."""
-    if result.scores:
-        show_scores(result.scores)
-    supervised = result.record.supervised
-    if supervised is not None:
-        table = task_table(supervised)
-        print_result(f"{table.caption}\n{to_text(table)}")
-    lines = []
-    size = _size_text(result.record)
-    if size is not None:
-        lines.append(_result_line("student", size))
-    for name, text in result.lines():
-        lines.append(_result_line(name, text))
-    print_result("\n" + "\n".join(lines), link=result.page)
-    folder = result.student_folder
-    if supervised is not None:
-        print_result("\nfrom distilvec import TaskModel")
-        print_result(f'model = TaskModel("{folder}")')
-        kind = supervised.type
-        takes_pairs = kind not in ("classification", "multilabel")
-        print_result('texts = [("a text", "another one")]' if takes_pairs else 'texts = ["a text"]')
-        print_result("model.predict(texts)")
-        if kind != "sts":
-            print_result("model.predict_proba(texts)  # [texts, classes], in the order of model.classes")
-    imports, call = loading_call(result.record.student)
-    print_result(f'\n{imports}\nstudent = {call}("{folder}")')
-    print_result('vectors = student.encode_query(["a text to search for"])\n')
-    for name, text in reversed(result.verdict_lines()):
-        print_result(_result_line(name, text), style=BOLD)
+def show_end(run: FinishedRun, step: NextStep | None = None) -> None:
+    """Print the end screen of a run, with its own next step by default, then what could not be scored."""
+    _show_screen(run_screen(run.report, run.page, step), run.page)
+    show_problems(run.problems)
 
 
-def _size_text(record: RunRecord) -> str | None:
-    """The student's parameters, and its teacher's."""
-    if record.student is None or record.student.parameters is None:
-        return None
-    size = f"{record.student.parameters / 1e6:.1f} M parameters"
-    if record.teachers and record.teachers[0].parameters is not None:
-        size += f" (teacher: {record.teachers[0].parameters / 1e6:.1f} M)"
-    return size
+def show_comparison(comparison: Comparison, page: Path | None, command: str) -> None:
+    """Print the end screen of a comparison."""
+    _show_screen(comparison_screen(comparison, page, command), page)
 
 
-def _result_line(name: str, text: str) -> str:
-    """A result with its name in front; sentences wrap at words, paths stay whole."""
-    line = f"{name:9} {text}"
-    if name in PATHS:
-        return line
-    width = max(NARROWEST, shutil.get_terminal_size().columns)
-    return textwrap.fill(line, width, subsequent_indent=10 * " ", break_on_hyphens=False)
-
-
-def show_finished(result: FinishedRun | None) -> None:
-    """Print a run's result and its problems; nothing in all processes but the main one."""
-    if result is not None:
-        show_result(result)
-        show_problems(result.problems)
+def _show_screen(lines: Sequence[str], page: Path | None) -> None:
+    first, *rest = lines
+    print_result(first, style=BOLD)
+    print_result("\n".join(rest), link=page)
 
 
 def show_problems(problems: Sequence[TaskFailure], key: str = "evaluation") -> None:
@@ -165,13 +121,6 @@ def show_problems(problems: Sequence[TaskFailure], key: str = "evaluation") -> N
         print_result(f"distilvec: [{key}] {problem_text(problem)}", error=True, style=RED)
     if problems:
         raise typer.Exit(1)
-
-
-def show_comparison(comparison: Comparison) -> None:
-    """Print the leaderboard, the differences from the reference, and notes."""
-    from distilvec.report.comparison import comparison_text
-
-    print_result(comparison_text(comparison))
 
 
 def show_tokenizers(content: VocabularyChange) -> None:

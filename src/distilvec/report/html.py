@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from distilvec.evaluation.overlap import DOUBTFUL, FITS
 from distilvec.report.exports import export_note, export_table
 from distilvec.report.record import RunRecord
 from distilvec.report.section import Block, Figure, PageSection, make_section
@@ -29,7 +28,7 @@ from distilvec.report.sections import (
 )
 from distilvec.report.tables import number, templates
 from distilvec.report.values import Marks, Report, Verdict
-from distilvec.report.verdicts import index_verdict
+from distilvec.report.verdicts import OVERLAP_MARKS, index_verdict
 
 
 def problems_section(report: Report) -> PageSection | None:
@@ -151,7 +150,7 @@ def tiles(verdict: Verdict, marks: Marks) -> list[list[Tile]]:
     A note without its tile's number gets a tile of its own.
     """
     thresholds = {
-        "overlap_among": Marks(FITS, DOUBTFUL),  # "teacher-compatible" means the same here, on the card and in `check`
+        "overlap_among": OVERLAP_MARKS,
         "retention": marks,
     }
     groups: list[list[Tile]] = []
@@ -177,7 +176,7 @@ def tiles(verdict: Verdict, marks: Marks) -> list[list[Tile]]:
         grade, mark = "", ""
         if key in thresholds:
             limits = thresholds[key]
-            grade = _grade(value, bounds, limits)
+            grade = limits.grade(value, value if bounds is None else bounds[0])
             mark = WORDS[grade].format(good=limits.good, fair=limits.fair, unit=unit)
         tile = Tile(key, value, text, unit, label.format(**vars(verdict)), interval, grade, mark)
         if key in NOTES and has_tile:
@@ -186,14 +185,6 @@ def tiles(verdict: Verdict, marks: Marks) -> list[list[Tile]]:
             groups.append([tile])
             has_tile = True
     return groups
-
-
-def _grade(value: float, bounds: tuple[float, float] | None, limits: Marks) -> str:
-    """Return the mark of a number: good by the lower end of its interval, fair by the number itself."""
-    low = value if bounds is None else bounds[0]
-    if low >= limits.good:
-        return "good"
-    return "fair" if value >= limits.fair else "poor"
 
 
 def render(

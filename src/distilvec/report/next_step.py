@@ -43,7 +43,8 @@ def next_step(report: Report) -> NextStep:
 
     A student that was fitted is trained; a training that brought nothing is tried again at a lower rate; a student that
     does not fit its index gets more training, rows or parameters, as far as there are any, else gives way to another
-    one. All others become a smaller and faster file, but a static one, which has no such file and can be served.
+    one, or its page is read. All others become a smaller and faster file. A static one has no such file and is served;
+    one of pairs has none with its labels, and its mistakes are read.
     """
     recipe = read_recipe(report)
     record = report.record or RunRecord()
@@ -59,8 +60,13 @@ def next_step(report: Report) -> NextStep:
         way = _way_to_the_index(report, recipe, judgement)
         if way is not None:
             return way
+        if judgement.compatibility not in ("yes", "in part"):
+            return NextStep("", _command("report", run.path, "--open"))
     of_student = ["--trust-remote-code"] if lookup(recipe, "student.trust_remote_code") else []
-    if record.student is not None and record.student.layers == 0:
+    is_static = record.student is not None and record.student.layers == 0
+    if record.supervised is not None and (is_static or record.supervised.type not in ("classification", "multilabel")):
+        return NextStep("", _command("report", run.path, "--open"))
+    if is_static:
         return NextStep("", _command("serve", run.student, *of_student))
     return NextStep("", _command("export", run.student, "--to", "onnx-int8", *of_student))
 

@@ -189,6 +189,12 @@ class Marks:
     good: float = 95.0
     fair: float = 80.0
 
+    def grade(self, value: float, low: float) -> str:
+        """Return the mark of a number: good by the lower end of its interval, fair by the number itself."""
+        if low >= self.good:
+            return "good"
+        return "fair" if value >= self.fair else "poor"
+
 
 @dataclass(repr=False)
 class Verdict:

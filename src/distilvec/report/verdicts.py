@@ -7,7 +7,7 @@
 - overlap_sentence, compatibility_note: the judgement by overlap@10, and whether the student can search the teacher's
   vectors
 - index_verdict, index_reason, index_advice: whether to use a model with an index, why not, and what to do
-- classifier_sentence: a classifier on its test rows
+- labels_sentence: a student on the test rows of labels
 - leader_sentence: which of several runs leads
 What to try next is in advice.py.
 """
@@ -30,7 +30,7 @@ from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.report.record import RunRecord, StageRecord
 from distilvec.report.scores import ScoresByModel, shared
 from distilvec.report.tables import number
-from distilvec.report.values import Changes, Verdict, VocabularyChange
+from distilvec.report.values import Changes, Marks, Verdict, VocabularyChange
 from distilvec.teachers.agreement import Disagreement
 from distilvec.train.checkpoint import Progress
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from distilvec.evaluation.pairs import PairJudgement
 
 FLOAT_MB = 4e-6  # megabytes of a parameter in float32
+OVERLAP_MARKS = Marks(FITS, DOUBTFUL)  # "teacher-compatible" means the same on screen, page and card, and in `check`
 # Of an existing model: why its vectors disagree with the stored ones (teachers/agreement.py), "chance", "far"; of a
 # training: "own space", "not learned", "too short"; of a student that was not trained: "own space", "fitted".
 Reason = Literal["fits", "in part", "own space", "chance", "far", "fitted", "not learned", "too short"] | Disagreement
@@ -117,9 +118,8 @@ def _sentences(verdict: Verdict, student: Sequence[Score], searched: Sequence[Sc
         if verdict.teacher_score is not None:
             parts.append(f"the teacher has {verdict.teacher_score:.1f}{'%' if is_share else ''}")
     if verdict.retention is not None and (verdict.task is None or verdict.task_count > 1):
-        tasks = verdict.coverage or (" on 1 task" if verdict.task_count == 1 else f" on {verdict.task_count} tasks")
         within = " (no measurable difference)" if verdict.within_interval else ""
-        parts.append(f"{verdict.retention:.1f}% of the teacher's average{tasks}{within}")
+        parts.append(f"{retention_text(verdict)}{within}")
         if verdict.retrieval is not None:
             more = ""
             if verdict.asymmetric_retrieval is not None:
@@ -136,6 +136,12 @@ def _sentences(verdict: Verdict, student: Sequence[Score], searched: Sequence[Sc
     if not student and verdict.task is None:
         parts.append(overlap_sentence(judgement))
     return parts
+
+
+def retention_text(verdict: Verdict) -> str:
+    """Return how much of the teacher's average the student keeps, and on how many tasks."""
+    tasks = verdict.coverage or (" on 1 task" if verdict.task_count == 1 else f" on {verdict.task_count} tasks")
+    return f"{verdict.retention:.1f}% of the teacher's average{tasks}"
 
 
 def index_sentences(searched: Iterable[Score]) -> list[str]:
@@ -214,10 +220,7 @@ def dropped_sentence(state: Progress, labelled: bool, stages: Sequence[StageReco
     if not dropped:
         return None
     if state.step == 0 and len(stages) == 1:
-        return (
-            "Saved as it is: the student already equals the teacher on these texts. More texts keep more words; "
-            "train.epochs trains anyway."
-        )
+        return "Saved as it is: the student already equals the teacher on these texts."
     rate, steps = f"{state.learning_rate:.1e}", f"{state.step:,} steps"
     lower = f"Lower train.learning_rate (it was {rate}), or train longer (it was {steps})."
     if len(dropped) < len(stages) or state.start is None:  # None: validation does not rank students of the last stage
@@ -517,7 +520,7 @@ def index_advice(
     return advice
 
 
-# -- a classifier ------------------------------------------------------------------------------------------------------
+# -- labels ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -531,6 +534,14 @@ class Accuracy:
     rows: int
     f1: float | None = None
 
+    @classmethod
+    def of(cls, supervised: LabelledScores, model: str) -> Accuracy:
+        """Return the accuracy of a model on the test rows."""
+        scores = supervised.scores[model]
+        accuracy = scores["accuracy"]
+        assert accuracy is not None, "defined for any number of test rows"
+        return cls(round(accuracy * supervised.rows), supervised.rows, scores.get("f1"))
+
     @property
     def value(self) -> float:
         """The share."""
@@ -542,21 +553,21 @@ class Accuracy:
         return share_interval(self.right, self.rows)
 
 
-def classifier_sentence(student: Accuracy, teacher: Accuracy, parameters: int, teacher_parameters: int | None) -> str:
-    """Return how good a classifier is on test rows, beside its teacher."""
-    low, high = (100 * limit for limit in student.interval)
-    what = "labels right" if student.f1 is None else "texts with every label right"
-    result = f"{100 * student.value:.1f}% {what} on {student.rows:,} test rows [{low:.1f}, {high:.1f}]"
-    if student.f1 is not None:
-        result += f", F1 {student.f1:.2f}"
-    share = f"{100 * teacher.value:.1f}%"
-    if teacher_parameters is not None:
-        share += f" with {_millions_text(teacher_parameters)}"
-    return f"{result}, with {_millions_text(parameters)} parameters; the teacher has {share}."
-
-
-def _millions_text(count: int) -> str:
-    return f"{count / 1e6:.1f}M" if count >= 100_000 else f"{count:,}"
+def labels_sentence(supervised: LabelledScores) -> str:
+    """Return how good a student is on test rows, beside its teacher, without a full stop."""
+    metric, unit = ("spearman", "") if supervised.type == "sts" else ("accuracy", "%")
+    values = {model: scores.get(metric) for model, scores in supervised.scores.items()}
+    points = {model: 100 * value for model, value in values.items() if value is not None}
+    sentence = f"Spearman {points['student']:.1f} on {supervised.rows:,} test rows"
+    if metric == "accuracy":
+        student = Accuracy.of(supervised, "student")
+        low, high = (100 * limit for limit in student.interval)
+        has_several = supervised.type == "multilabel"
+        right = "with every label right" if has_several else "right"
+        sentence = f"{points['student']:.1f}% {right} on {student.rows:,} test rows [{low:.1f}, {high:.1f}]"
+        if has_several and student.f1 is not None:
+            sentence += f", F1 {student.f1:.2f}"
+    return f"{sentence}; the teacher has {points['teacher']:.1f}{unit}" if "teacher" in points else sentence
 
 
 # -- several runs ------------------------------------------------------------------------------------------------------

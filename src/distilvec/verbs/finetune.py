@@ -93,13 +93,13 @@ def finetune(
         recipe = recipes.recipe_from(tree, changes, "distilvec finetune")
         check_input(task, "task.path")
 
-        from distilvec.cli.terminal import show_finished
+        from distilvec.cli.terminal import show_end
         from distilvec.pipeline.run import run as run_recipe
 
         result = run_recipe(recipe, out, restart)
     if result is not None:
         write_result(json_file, result.to_json())
-    show_finished(result)
+        show_end(result)
 
 
 def finetune_recipe(

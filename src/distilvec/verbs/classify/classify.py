@@ -20,7 +20,6 @@ from distilvec.core.files import existing_paths
 from distilvec.core.log import duration, log, quiet_libraries
 from distilvec.core.run_folder import RunFolder
 from distilvec.data.labelled_rows import LabelledTexts, Source
-from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.mistakes import Mistakes
 from distilvec.models.load import model_name as short_name
 from distilvec.pipeline.claim import changed_inputs, own_folder
@@ -36,7 +35,7 @@ from distilvec.pipeline.student import untrained_student
 from distilvec.report.advice import far_below_the_teacher
 from distilvec.report.json_values import to_json
 from distilvec.report.record import read_run_record
-from distilvec.report.verdicts import Accuracy, classifier_sentence
+from distilvec.report.verdicts import Accuracy, labels_sentence
 from distilvec.students.task_head import TaskModel, load_head
 from distilvec.train.metrics import Callback
 from distilvec.verbs.classify.command import classify as command
@@ -86,13 +85,6 @@ class Classifier(Run):
         return TaskModel(self.student_folder, trust_remote_code=self.trust_remote_code)
 
     @property
-    def has_labelled_export(self) -> bool:
-        """Whether an ONNX file of the model can give its labels: not of pairs, nor of a model without layers."""
-        supervised, student = self.record.supervised, self.record.student
-        is_static = student is not None and student.layers == 0
-        return supervised is not None and supervised.type in ("classification", "multilabel") and not is_static
-
-    @property
     def classes(self) -> list[str]:
         """The labels, in the order of `predict_proba`."""
         return self.model.classes
@@ -108,7 +100,8 @@ class Classifier(Run):
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
-        return classifier_sentence(self.accuracy, self.teacher_accuracy, self.parameters, self.teacher_parameters)
+        assert self.record.supervised is not None
+        return f"{labels_sentence(self.record.supervised)}."
 
     @property
     def advice(self) -> str:
@@ -169,8 +162,8 @@ def read_classifier(finished: FinishedRun, notes: list[str], teacher_folder: Pat
         folder=finished.folder,
         record=record,
         trust_remote_code=finished.trust_remote_code,
-        accuracy=_accuracy(record.supervised, "student"),
-        teacher_accuracy=_accuracy(record.supervised, "teacher"),
+        accuracy=Accuracy.of(record.supervised, "student"),
+        teacher_accuracy=Accuracy.of(record.supervised, "teacher"),
         parameters=record.student.parameters,
         teacher_parameters=None if record.teacher is None else record.teacher.parameters,
         teacher_folder=teacher_folder,
@@ -178,13 +171,6 @@ def read_classifier(finished: FinishedRun, notes: list[str], teacher_folder: Pat
         mistakes=report.mistakes,
         notes=notes,
     )
-
-
-def _accuracy(supervised: LabelledScores, model: str) -> Accuracy:
-    scores = supervised.scores[model]
-    accuracy = scores["accuracy"]
-    assert accuracy is not None, "defined for any number of test rows"
-    return Accuracy(round(accuracy * supervised.rows), supervised.rows, scores.get("f1"))
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,8 @@ def classify(
         labels = describe_labels(data, split, RunFolder(folder).labels)
         teacher_recipe(teacher or DEFAULT_TEACHER, labels, epochs, seed, trust_remote_code, changes)
 
-        from distilvec.cli.terminal import print_result, show_problems, show_table
+        from distilvec.cli.terminal import show_end, show_table
+        from distilvec.report.next_step import NextStep
         from distilvec.verbs.classify.classify import classification
 
         work = classification(
@@ -134,20 +135,9 @@ def classify(
             return
         classifier = work.run()
     write_result(json_file, classifier.to_json())
-    for line in classifier.confused():
-        print_result(f"mistakes  {line}")
-    if classifier.page is not None:
-        print_result(f"report    {classifier.page}", link=classifier.page)
-    print_result(f"\n{classifier.sentence}")
-    next_words = []
-    if classifier.has_labelled_export:
-        next_words = ["export", str(classifier.student_folder), "--to", "onnx-int8"]
-    if classifier.record.training is not None and classifier.record.training.shipped:
-        print_result(classifier.record.training.shipped)
-    if classifier.advice:
-        print_result(classifier.advice)
+    step = None
     if classifier.advice and classifier.larger:
-        next_words = ["classify", str(file)]
+        next_words = ["distilvec", "classify", str(file)]
         next_words += [word for word in overrides or [] if word.partition("=")[0] not in _REPLACED]
         for name, columns in (("--text", text), ("--label", label)):
             for column in columns or []:
@@ -168,6 +158,5 @@ def classify(
                 next_words += [name, str(value)]
         if trust_remote_code:
             next_words.append("--trust-remote-code")
-    if next_words:
-        print_result(f"next: {shlex.join(['distilvec', *next_words])}")
-    show_problems(classifier.problems)
+        step = NextStep(classifier.advice, shlex.join(next_words))
+    show_end(classifier, step)

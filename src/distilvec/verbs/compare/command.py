@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,8 @@ def compare(
 ) -> None:
     """Compare runs, with confidence intervals.
 
-    Means and deviations over seeds, differences, costs.
+    Which one leads, and the best; means and deviations over seeds, differences and costs are on the page (--out) and in
+    the other files.
     """
     check_outputs([("--out", out), ("--markdown", markdown), ("--json", json_file)])
     for run in runs:
@@ -39,10 +41,10 @@ def compare(
             check_output_folder(out.with_name(f"{out.stem}-figures"))
         require_extra("report", "--out")
 
-    from distilvec.cli.terminal import print_result, show_comparison
+    from distilvec.cli.terminal import show_comparison
     from distilvec.report.comparison import draw_comparison, leaderboard
     from distilvec.report.tables import to_markdown
-    from distilvec.verbs.compare.compare import compare_runs
+    from distilvec.verbs.compare.compare import compare_runs, next_of_best
 
     comparison = compare_runs(runs, reference, column)
     if markdown is not None:
@@ -50,6 +52,10 @@ def compare(
             markdown.parent.mkdir(parents=True, exist_ok=True)
             write_file(markdown, to_markdown(leaderboard(comparison), comparison.notes))
     write_result(json_file, comparison.to_json())
-    show_comparison(comparison)
     if out is not None:
-        print_result(str(draw_comparison(out, comparison)), link=out)
+        show_comparison(comparison, draw_comparison(out, comparison), next_of_best(comparison))
+        return
+    options = ["--reference", reference] if reference is not None else []
+    options += ["--column", column] if column != "student" else []
+    whole = shlex.join(["distilvec", "compare", *map(str, runs), *options, "--out", "comparison.html"])
+    show_comparison(comparison, None, whole)

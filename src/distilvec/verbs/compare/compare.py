@@ -38,6 +38,7 @@ from distilvec.evaluation.significance import (
 from distilvec.evaluation.speed import SpeedRow
 from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.report.comparison import Comparison, Difference, MeanOverlap, Row
+from distilvec.report.next_step import next_step
 from distilvec.report.record import TrainingRecord
 from distilvec.report.verdicts import Lead
 from distilvec.verbs.compare.results import SeedRun, distinct_names, finished_runs, unfinished
@@ -99,6 +100,11 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
         leads=leads,
         notes=notes,
     )
+
+
+def next_of_best(comparison: Comparison) -> str:
+    """Return the next command of the best run: it is the one to go on with."""
+    return next_step(FinishedRun.open(comparison.rows[0].folders[0]).report).command
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------

@@ -210,8 +210,8 @@ def distill(
         tested = tested_paths(test)
     check_outputs([("--json", json_file)], [*models, *text_paths([*names, *query_names]), *tested, *files])
 
-    from distilvec.cli.terminal import show_table
-    from distilvec.verbs.distill.distill import distillation, show_end
+    from distilvec.cli.terminal import show_end, show_table
+    from distilvec.verbs.distill.distill import distillation
 
     work = distillation(
         teacher,
@@ -278,7 +278,8 @@ def quickstart(
     # The user, on the size or on what it would decide
     decides_itself = "student.size" in changes or bool(stated_sizes(changes))
 
-    from distilvec.verbs.distill.distill import distillation, show_end
+    from distilvec.cli.terminal import show_end
+    from distilvec.verbs.distill.distill import distillation
 
     work = distillation(
         recipe["teacher"]["model"],

@@ -1,4 +1,4 @@
-"""`distilvec.distill` and `distilvec.plan`: a teacher and texts become a small student. The last screen of a run."""
+"""`distilvec.distill` and `distilvec.plan`: a teacher and texts become a small student."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from distilvec.cli.output import BOLD
-from distilvec.cli.terminal import print_result, show_problems, show_scores
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError, set_by
 from distilvec.core.log import quiet_libraries
@@ -18,7 +16,6 @@ from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.inputs import Model, Texts
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
-from distilvec.report.next_step import next_step
 from distilvec.train.metrics import Callback
 from distilvec.verbs.distill.recipe import Request, argument_names, check_texts_of, make_recipe, stated_root
 from distilvec.verbs.distill.texts import text_sources
@@ -200,44 +197,3 @@ plan.__doc__ = """Plan a distillation: what it would do, its minutes, bytes and 
 
 The arguments are those of `distilvec.distill`. Nothing is trained; `plan(...).run()` trains.
 """
-
-
-# -- the screens -------------------------------------------------------------------------------------------------------
-
-
-def show_end(run: FinishedRun) -> None:
-    """Print the scores of a test, one sentence, the numbers, the page, and the next command."""
-    if run.scores:
-        show_scores(dict(run.scores))
-        print_result()
-    print_result(run.verdict.text, style=BOLD)
-    print_result("   ".join(numbers(run)))
-    step = next_step(run.report)
-    for sentence in (*run.verdict.advice, step.why):
-        if sentence:
-            print_result(sentence)
-    if run.page is not None:
-        print_result(f"report: {run.page}", link=run.page)
-    print_result(f"next: {step.command}")
-    show_problems(run.problems)
-
-
-def numbers(run: FinishedRun) -> list[str]:
-    """Return the numbers of the last screen: overlap@10, size, speed and the watched metric, as far as known."""
-    lines = []
-    judgement = run.record.overlap
-    if judgement is not None and judgement.share is not None:
-        share = judgement.share
-        lines.append(f"overlap@10 {share.mean:.2f} [{share.low:.2f}, {share.high:.2f}]")
-    verdict = run.verdict
-    if verdict.times_smaller is not None:
-        lines.append(f"{verdict.times_smaller:.1f}x smaller")
-    if verdict.times_faster is not None:
-        lines.append(f"{verdict.times_faster:.1f}x faster")
-    watched = run.record.watched
-    if watched is not None:
-        is_trained = run.record.training is None or not run.record.training.fitted
-        start = run.validation.get(f"untrained_{watched.name}") if is_trained else None
-        before = "" if start is None else f" ({start:.3f} before training)"
-        lines.append(f"{watched.title} {watched.value:.3f}{before}")
-    return lines

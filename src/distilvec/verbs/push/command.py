@@ -22,6 +22,7 @@ def push(
     revision: Annotated[str | None, option("A branch; main by default.")] = None,
     message: Annotated[str | None, option("The commit's message.")] = None,
     update: Annotated[bool, option("Push into an existing repository.", "--update")] = False,
+    dry_run: Annotated[bool, option("List the files and the license; nothing is sent.", "--dry-run")] = False,
 ) -> None:
     """Upload a model with its card to the Hugging Face hub.
 
@@ -30,8 +31,15 @@ def push(
     """
     check_input(model, "model")
 
-    from distilvec.cli.terminal import print_result
-    from distilvec.verbs.push.push import push_model
+    from distilvec.cli.terminal import print_result, show_table
+    from distilvec.verbs.push.push import planned_files, planned_license, push_model
 
+    if dry_run:
+        files = planned_files(model, repo_id)
+        show_table(["file", "MB"], [[name, f"{size / 1e6:.2f}"] for name, size in files.items()])
+        visibility, branch = "public" if public else "private", revision or "main"
+        print_result(f"{repo_id} ({visibility}), branch {branch}: {sum(files.values()) / 1e6:.1f} MB")
+        print_result(planned_license(model, license))
+        return
     pushed = push_model(model, repo_id, public, license, revision, message, update)
     print_result(f"{len(pushed.files)} files, {'private' if pushed.private else 'public'}: {pushed.url}")

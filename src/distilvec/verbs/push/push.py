@@ -17,9 +17,10 @@ from distilvec.core.errors import DistilvecError, about, first_line
 from distilvec.core.escape import quoted
 from distilvec.core.files import is_hidden
 from distilvec.core.log import log
+from distilvec.core.model_name import ModelName
 from distilvec.core.run_folder import RunFolder
 from distilvec.formats.replace import EXPORTED
-from distilvec.models.origin import is_hub_id
+from distilvec.models.origin import is_hub_id, license_of
 from distilvec.report.exports import EXPORTS, read_exports
 from distilvec.report.model_card import FROM_FOLDER
 
@@ -129,6 +130,28 @@ def push_model(
     return Pushed(str(commit.commit_url), private, tuple(files))
 
 
+def planned_files(model: Path, repo: str) -> dict[str, int]:
+    """Return the bytes of the files that a push would send; neither the hub nor a token is needed."""
+    with about("repo_id", repo):
+        validate_repo_id(repo)
+    return {name: (model / name).stat().st_size for name in model_files(model)}
+
+
+def planned_license(model: Path, license: str | None) -> str:
+    """Return the license of a push with those of the models it is based on. Errors: as `checked_card`."""
+    card = checked_card(model, license)
+    return f"license: {card.data.license}; {_terms(card)}"
+
+
+def _terms(card: ModelCard) -> str:
+    """Return the models that a card is based on, each with its license as far as its card is on this machine."""
+    bases = card.data.get("base_model") or []
+    terms = []
+    for base in [bases] if isinstance(bases, str) else bases:
+        terms.append(f"{base} ({license_of(ModelName(base)).get('license', 'its card is not on this machine')})")
+    return f"it is based on {', '.join(terms)}" if terms else "its card names no model that it is based on"
+
+
 def model_files(model: Path) -> list[str]:
     """Return the relative names of a folder's files to upload, and log those left out."""
     if not (model / "modules.json").is_file():
@@ -217,9 +240,9 @@ def checked_card(model: Path, license: str | None) -> ModelCard:
             raise DistilvecError(f"found {license!r}.", "Give an id of the hub, such as apache-2.0.", key="--license")
         card.data["license"] = license
     if not card.data.get("license"):
-        based = f"; it is based on {bases if isinstance(bases, str) else ', '.join(bases)}" if bases else ""
-        problem = f"the card of {model} states no license{based}."
-        raise DistilvecError(problem, "Give its id with --license, such as apache-2.0, mit or other.", key="--license")
+        problem = f"the card of {model} states no license; {_terms(card)}."
+        fix = "Give one that these terms allow with --license, such as apache-2.0, mit or other."
+        raise DistilvecError(problem, fix, key="--license")
     return card
 
 

@@ -74,12 +74,13 @@ def run(
         words += [] if json_file is None else [f"--json={json_file}"]
         raise SystemExit(launch(processes, ["run", recipe, *words, *(["--restart"] if restart else [])]))
 
-    from distilvec.cli.terminal import print_result, show_comparison, show_finished
+    # These imports take seconds: a mistake in a recipe is reported before
+    from distilvec.cli.terminal import show_comparison, show_end
     from distilvec.core.log import log
     from distilvec.core.processes import is_main
     from distilvec.pipeline.run import run as run_recipe
     from distilvec.report.comparison import draw_sweep
-    from distilvec.verbs.compare.compare import compare_runs  # takes seconds: a mistake in a recipe is reported before
+    from distilvec.verbs.compare.compare import compare_runs, next_of_best
 
     for folder, before in earlier.items():
         log(f"first {before.name}, from whose student a later run begins")
@@ -88,7 +89,7 @@ def run(
         result = run_recipe(loaded, out or loaded.output / loaded.name, restart)
         if result is not None:
             write_result(json_file, result.to_json())
-        show_finished(result)
+            show_end(result)
         return
     folder = out or loaded.output / Path(recipe).stem
 
@@ -99,9 +100,8 @@ def run(
     if is_main():
         comparison = compare_runs([folder])
         write_result(json_file, comparison.to_json())
-        show_comparison(comparison)
-        if page := draw_sweep(RunFolder(folder), comparison):
-            print_result(str(page), link=page)
+        page = draw_sweep(RunFolder(folder), comparison)
+        show_comparison(comparison, page, next_of_best(comparison))
 
 
 def earlier_recipes(path: Path, recipes: Sequence[Recipe], overrides: list[str]) -> dict[Path, Recipe]:

@@ -168,7 +168,7 @@ class Command(OptionsOnce, TyperCommand):
         """Write the arguments, then the options by PANELS."""
         parameters: dict[str, Any] = {parameter.name: parameter for parameter in self.get_params(ctx)}
         arguments = [name for name, parameter in parameters.items() if parameter.param_type_name == "argument"]
-        parts = {title: names.split() for title, names in PANELS.get(self.name, {}).items()}
+        parts = {title: names.split() for title, names in PANELS.get(self.name or "", {}).items()}
         parts = {"Arguments": arguments, **parts}
         listed = {name for names in parts.values() for name in names}
         parts["Other options" if len(parts) > 1 else "Options"] = [name for name in parameters if name not in listed]

@@ -26,6 +26,7 @@ from distilvec.data.corpus import Corpus
 from distilvec.data.examples import Examples, Labelled
 from distilvec.evaluation.evaluator import Sample, Score, row_keys
 from distilvec.evaluation.metrics import class_labels, correlations
+from distilvec.evaluation.significance import share_interval
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
 from distilvec.models.load import evaluating
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
@@ -220,6 +221,28 @@ def _gate_shares(name: str, gates: Tensor) -> GateShares:
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """The share of test rows whose label, or whose every label, is right, and its 95% interval (Wilson's).
+
+    `f1` is that of all classes together, where a text has several.
+    """
+
+    right: int
+    rows: int
+    f1: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The share."""
+        return self.right / self.rows
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Its lower and upper limit."""
+        return share_interval(self.right, self.rows)
+
+
+@dataclass(frozen=True)
 class LabelledScores:
     """Metrics on the test split of a labelled task, from 0 to 1, by model; None where one is undefined."""
 
@@ -227,6 +250,12 @@ class LabelledScores:
     type: str
     rows: int
     scores: dict[str, dict[str, float | None]]
+
+    def accuracy(self, model: str) -> Accuracy:
+        """Return the accuracy of a model."""
+        share = self.scores[model]["accuracy"]
+        assert share is not None, "defined for any number of test rows"
+        return Accuracy(round(share * self.rows), self.rows, self.scores[model].get("f1"))
 
 
 def supervised_report(

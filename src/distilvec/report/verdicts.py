@@ -24,7 +24,7 @@ from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL, average
 from distilvec.evaluation.diagnostics import LabelledScores
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.overlap import DOUBTFUL, FITS, WIDER, Compatibility, Judgement
-from distilvec.evaluation.significance import least_p, share_interval
+from distilvec.evaluation.significance import least_p
 from distilvec.evaluation.speed import Speed
 from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.report.record import RunRecord, StageRecord
@@ -165,7 +165,7 @@ def _add_task_score(verdict: Verdict, supervised: LabelledScores | None) -> None
     if value is not None:
         verdict.task_score, verdict.task_metric, verdict.task = 100 * value, metric, supervised.task
         if metric == "accuracy":
-            low, high = share_interval(round(value * supervised.rows), supervised.rows)
+            low, high = supervised.accuracy("student").interval
             verdict.task_score_interval = (100 * low, 100 * high)
         teacher = supervised.scores.get("teacher", {}).get(metric)
         if teacher is not None:
@@ -523,36 +523,6 @@ def index_advice(
 # -- labels ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """The share of test rows whose label, or whose every label, is right, and its 95% interval (Wilson's).
-
-    `f1` is that of all classes together, where a text has several.
-    """
-
-    right: int
-    rows: int
-    f1: float | None = None
-
-    @classmethod
-    def of(cls, supervised: LabelledScores, model: str) -> Accuracy:
-        """Return the accuracy of a model on the test rows."""
-        scores = supervised.scores[model]
-        accuracy = scores["accuracy"]
-        assert accuracy is not None, "defined for any number of test rows"
-        return cls(round(accuracy * supervised.rows), supervised.rows, scores.get("f1"))
-
-    @property
-    def value(self) -> float:
-        """The share."""
-        return self.right / self.rows
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Its lower and upper limit."""
-        return share_interval(self.right, self.rows)
-
-
 def labels_sentence(supervised: LabelledScores) -> str:
     """Return how good a student is on test rows, beside its teacher, without a full stop."""
     metric, unit = ("spearman", "") if supervised.type == "sts" else ("accuracy", "%")
@@ -560,7 +530,7 @@ def labels_sentence(supervised: LabelledScores) -> str:
     points = {model: 100 * value for model, value in values.items() if value is not None}
     sentence = f"Spearman {points['student']:.1f} on {supervised.rows:,} test rows"
     if metric == "accuracy":
-        student = Accuracy.of(supervised, "student")
+        student = supervised.accuracy("student")
         low, high = (100 * limit for limit in student.interval)
         has_several = supervised.type == "multilabel"
         right = "with every label right" if has_several else "right"

@@ -20,6 +20,7 @@ from distilvec.core.files import existing_paths
 from distilvec.core.log import duration, log, quiet_libraries
 from distilvec.core.run_folder import RunFolder
 from distilvec.data.labelled_rows import LabelledTexts, Source
+from distilvec.evaluation.diagnostics import Accuracy
 from distilvec.evaluation.mistakes import Mistakes
 from distilvec.models.load import model_name as short_name
 from distilvec.pipeline.claim import changed_inputs, own_folder
@@ -35,7 +36,7 @@ from distilvec.pipeline.student import untrained_student
 from distilvec.report.advice import far_below_the_teacher
 from distilvec.report.json_values import to_json
 from distilvec.report.record import read_run_record
-from distilvec.report.verdicts import Accuracy, labels_sentence
+from distilvec.report.verdicts import labels_sentence
 from distilvec.students.task_head import TaskModel, load_head
 from distilvec.train.metrics import Callback
 from distilvec.verbs.classify.command import classify as command
@@ -162,8 +163,8 @@ def read_classifier(finished: FinishedRun, notes: list[str], teacher_folder: Pat
         folder=finished.folder,
         record=record,
         trust_remote_code=finished.trust_remote_code,
-        accuracy=Accuracy.of(record.supervised, "student"),
-        teacher_accuracy=Accuracy.of(record.supervised, "teacher"),
+        accuracy=record.supervised.accuracy("student"),
+        teacher_accuracy=record.supervised.accuracy("teacher"),
         parameters=record.student.parameters,
         teacher_parameters=None if record.teacher is None else record.teacher.parameters,
         teacher_folder=teacher_folder,

@@ -140,7 +140,7 @@ def planned_files(model: Path, repo: str) -> dict[str, int]:
 def planned_license(model: Path, license: str | None) -> str:
     """Return the license of a push with those of the models it is based on. Errors: as `checked_card`."""
     card = checked_card(model, license)
-    return f"license: {card.data.license}; {_terms(card)}"
+    return f"license: {card.data.get('license')}; {_terms(card)}"
 
 
 def _terms(card: ModelCard) -> str:

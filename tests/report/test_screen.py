@@ -103,6 +103,20 @@ def test_a_student_that_kept_its_texts_tokens_is_told_that_more_texts_keep_more(
     assert " ".join(lines[2:-2]) == f"{training['shipped']} More texts keep more words: {shares}"
 
 
+def test_a_sentence_that_is_too_long_loses_its_numbers_first():
+    shipped = (
+        "Training did not bring the student closer (distance 0.83 before, 0.84 after): the untrained one is saved."
+    )
+    training = {"best_step": 0, "learning_rate": 3e-4, "shipped": shipped}
+    training["stages"] = [
+        {"name": "only", "method": "redact", "trained": "all", "learning_rate": 3e-4, "steps": 9, "texts": 9,
+         "minutes": 1.0, "dropped": True}
+    ]  # fmt: skip
+    *_, advised, _, last = screen_of(overlap("index", 0.43, start=0.43), training)
+    assert advised == "Training did not bring the student closer: the untrained one is saved."
+    assert "train.learning_rate=7.5e-05 --out runs/mine-slower" in last
+
+
 @pytest.mark.parametrize(("kind", "command"), [("classification", "export"), ("pair", "report runs/mine --open")])
 def test_labels_are_right_or_wrong(kind, command):
     scores = {"student": {"accuracy": 0.8}, "teacher": {"accuracy": 0.833}}

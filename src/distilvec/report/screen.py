@@ -23,6 +23,7 @@ from distilvec.report.verdicts import OVERLAP_MARKS, index_verdict, labels_sente
 
 LINES, WIDTH = 6, 80
 _NAME = 24  # characters of a run's name in a comparison
+_ASIDE = re.compile(r" \([^()]*\)")  # numbers that a sentence can do without
 _END_OF_SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z0-9])")
 
 
@@ -141,7 +142,7 @@ def _screen(first: str, rows: Sequence[str], advice: Sequence[str], last: str, e
         if len(_wrapped(" ".join([*sentences, sentence, last]))) > room:
             break
         sentences.append(sentence)
-    text = " ".join([*sentences, last]).strip() or " ".join(advice[:1])
+    text = " ".join([*sentences, last]).strip() or _ASIDE.sub("", " ".join(advice[:1]))
     return [*lines, *_wrapped(text, room), *end]
 
 

@@ -212,7 +212,7 @@ def test_marks_are_those_of_the_recipe():
     def marked(marks):
         return {group[0].key: group[0].mark for group in tiles(verdict, marks)}
 
-    assert marked(Marks())["retention"] == "fair: good where the interval is above 95%"
+    assert marked(Marks())["retention"] == "fair: good if the interval is above 95%"
     assert marked(Marks(good=90, fair=70))["retention"] == "good: from 90% on"
     assert marked(Marks(good=99, fair=95))["retention"] == "poor: fair from 95% on"
     # "teacher-compatible" means the same for everyone

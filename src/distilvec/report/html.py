@@ -100,7 +100,7 @@ Draw = Callable[[Figure], str]
 
 WORDS = {
     "good": "good: from {good:g}{unit} on",
-    "fair": "fair: good where the interval is above {good:g}{unit}",
+    "fair": "fair: good if the interval is above {good:g}{unit}",
     "poor": "poor: fair from {fair:g}{unit} on",
 }
 

@@ -45,7 +45,7 @@ def test_leaves_a_teacher_for_recipes(words, tiny_model, tmp_path, monkeypatch):
     ]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    assert "accuracy" in done.output
+    assert "% right on 16 test rows [" in done.output and "next: distilvec export" in done.output
     recipe = load(out / "recipe.yaml")
     assert (recipe.student.lora is not None) == lora and recipe.train.learning_rate == (2e-3 if lora else 2e-5)
     assert recipe.train.epochs == 1 and recipe.task.path == path

@@ -241,7 +241,7 @@ def checked_card(model: Path, license: str | None) -> ModelCard:
         card.data["license"] = license
     if not card.data.get("license"):
         problem = f"the card of {model} states no license; {_terms(card)}."
-        fix = "Give one that these terms allow with --license, such as apache-2.0, mit or other."
+        fix = "Give one that the teacher's terms allow with --license, such as apache-2.0, mit or other."
         raise DistilvecError(problem, fix, key="--license")
     return card
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from architectures import ARCHITECTURES, TEXTS, embedding_gemma2, esm, gemma3n, gpt_neo, longformer
+from architectures import ARCHITECTURES, TEXTS, bert, embedding_gemma2, esm, gemma3n, gpt_neo, longformer
 from refusals import refused
 from transformers import CONFIG_MAPPING, AutoModel, AutoTokenizer, T5Config, T5EncoderModel
 
@@ -250,3 +250,21 @@ def test_the_best_layers_are_found_among_all_or_one_by_one(
         "the last step compares what it adds, and the spread layers"
     )
     assert some[tuple(greedy)] <= found[0, 2, 5]
+
+
+def test_a_glance_decides_which_of_many_choices_are_measured(tmp_path: Path) -> None:
+    folder = bert(tmp_path / "bert", num_hidden_layers=8)
+    model = load(folder)
+    whole = states(model, folder)
+    measured = []
+
+    def distance() -> float:
+        measured.append(None)
+        return float((states(model, folder) - whole).norm())
+
+    of_all, found = best_layers(model, 3, distance)
+    assert len(measured) == len(found) == 56
+    measured.clear()
+    best, told = best_layers(model, 3, distance, lambda: float((states(model, folder)[::9] - whole[::9]).norm()))
+    assert len(measured) == 17, "16 of them, and the evenly spread layers"
+    assert best == of_all and told[tuple(best)] == found[tuple(best)] and len(told) == 56

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
@@ -34,12 +34,13 @@ from distilvec.pipeline.job import Job
 from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
-from distilvec.students.layers import best_layers, choose_layers, number_of_choices
+from distilvec.students.layers import best_layers, choose_layers, number_of_distances
 from distilvec.students.regression import logistic, mean_distance, ridge
 from distilvec.train.checkpoint import read_tensors, with_prefix, write_tensors
 from distilvec.train.stages import any_in_teacher_space
 
-CHOICE_TEXTS, RIDGE_TEXTS = (512, 1024), (16384, 20480)  # texts that are read, the shortest of those drawn
+# Texts that are read, the shortest of those drawn
+CHOICE_TEXTS, GLANCE_TEXTS, RIDGE_TEXTS = (512, 1024), (32, 64), (16384, 20480)
 BATCH = 64
 MOST_ROWS = 16384  # of a regression, where a text has several
 
@@ -258,27 +259,27 @@ def _with_chosen_layers(job: Job, data: PreparedData) -> Start:
     device = torch.device(pick_device(job.recipe.train.device))
     encoder = Encoder(whole).to(device).eval()
     batches = list(_batches(job, data, OutputSpec(embedding=True), CHOICE_TEXTS, device))
-    teacher_vectors = torch.cat([_embedding(teacher) for _, teacher in batches])
+    few_batches = list(_batches(job, data, OutputSpec(embedding=True), GLANCE_TEXTS, device))
     required = OutputSpec(embedding=not own_space, pre_dense=own_space)
     read = partial(_vector_pairs, unit=job.teacher.info.normalized)
 
-    def distance() -> float:
-        outputs = [encoder(batch, required) for batch, _ in batches]
-        if not own_space:
-            return mean_distance(torch.cat([_embedding(output) for output in outputs]), teacher_vectors)
-        pairs = (read(batch, output, teacher) for (batch, teacher), output in zip(batches, outputs, strict=True))
-        return ridge(torch.cat([inputs for inputs, _ in pairs]), teacher_vectors).distance
-
     measured = itertools.count(1)
-    choices = number_of_choices(section.layers.count, encoder.layers)
-    with torch.no_grad(), progress("choosing layers", choices, "choices") as advance:
+    count = section.layers.count
+    asked = number_of_distances(count, encoder.layers, glances=not own_space)
+    with torch.no_grad(), progress("choosing layers", asked, "distances") as advance:
 
-        def counted() -> float:
-            value = distance()
-            advance(min(next(measured), choices), "")
-            return value
+        def distance(batches: Sequence[tuple[TextBatch, ModelOutputs]]) -> float:
+            outputs = [encoder(batch, required) for batch, _ in batches]
+            teacher_vectors = torch.cat([_embedding(teacher) for _, teacher in batches])
+            advance(min(next(measured), asked), "")
+            if not own_space:
+                return mean_distance(torch.cat([_embedding(output) for output in outputs]), teacher_vectors)
+            pairs = (read(batch, output, teacher) for (batch, teacher), output in zip(batches, outputs, strict=True))
+            return ridge(torch.cat([inputs for inputs, _ in pairs]), teacher_vectors).distance
 
-        layers, distances = best_layers(encoder.backbone, section.layers.count, counted)
+        # A regression needs all texts: it has as many unknowns as the vectors have numbers
+        glance = None if own_space else partial(distance, few_batches)
+        layers, distances = best_layers(encoder.backbone, count, partial(distance, batches), glance)
     before = distances[tuple(choose_layers(section.layers, encoder.layers))]
     return Start(layers, len(distances), (before, distances[tuple(layers)]))
 

@@ -1,24 +1,16 @@
-"""README.md: the rivals, what a small student keeps, and how fast it is made."""
+"""README.md: the rivals, and how fast a student is made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from benchmarks.markdown import markdown_table
-from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
 from experiments.pages.parts import Parts, read, rival
 from experiments.pages.speed import is_of_equal_work
 from experiments.quality_over_time import first_better
-from experiments.result_students import kept
-from experiments.score_table import retained
-from experiments.surgery_tables import by_short_name
-
-PASSES = {1: "one pass", 2: "two passes"}
 
 
 def parts() -> Parts:
     """The marked parts of README.md."""
-    return {"README.md": {"rivals": rivals(), "headline": headline(), "fast": fast()}}
+    return {"README.md": {"rivals": rivals(), "fast": fast()}}
 
 
 def rivals() -> str:
@@ -63,48 +55,6 @@ def rivals() -> str:
         "the large model's pass ([speed](docs/speed.md))."
     )
     return f"{markdown_table(header, rows)}\n\n{note}"
-
-
-def headline() -> str:
-    """What a small student keeps, before and after training, and what made it; then one of a larger teacher.
-
-    Its texts were not chosen to resemble a test.
-    """
-    record = by_short_name((read("surgery") or {}).get("students", {})).get("5m-narrow")
-    if not record:
-        return ""
-    shares, speed, training = retained(record), record["inference"], record["training"]
-    before, after = shares["untrained"], shares["student"]
-    faster = speed["student_texts_per_second"] / speed["teacher_texts_per_second"]
-    return (
-        f"A {record['student']['parameters'] / 1e6:.1f}M student of {record['teacher']['name']} "
-        f"({record['teacher']['parameters'] / 1e6:.1f}M) keeps {after[RETRIEVAL]:.1f}% of its retrieval (Cranfield; "
-        f"{before[RETRIEVAL]:.1f}% before training)\nand {after[AVERAGE]:.1f}% of its average over eight tasks "
-        f"({before[AVERAGE]:.1f}% before), and it is {faster:.1f} times as fast on a CPU. It was trained for "
-        f"{training['minutes']:.0f} minutes\non two CPU cores: {PASSES[training['epochs']]} over "
-        f"{record['data']['train_rows']:,} open English texts.{of_a_larger_teacher()} All [results](docs/results.md)."
-    )
-
-
-def of_a_larger_teacher() -> str:
-    """What the smallest student keeps of a teacher of another family, beside its rival, in two more sentences."""
-    rows = {row["name"]: row for row in (read("result_students") or {"rows": []})["rows"]}
-    row = rows.get("english-5m")
-    if row is None:
-        return ""
-    scores = row["scores"]
-
-    def shares(values: Mapping[str, float]) -> str:
-        cranfield, xquad = (100 * values[task] / scores["teacher"][task] for task in ("cranfield", "xquad-en"))
-        return f"{cranfield:.1f}% on Cranfield and {xquad:.1f}% on XQuAD"
-
-    return (
-        f"\n\nA {row['parameters'] / 1e6:.1f}M student of all-mpnet-base-v2 ({row['teacher_parameters'] / 1e6:.0f}M) "
-        f"keeps {kept(row, 'student', AVERAGE)}% of its average over nine tasks; in retrieval it keeps "
-        f"{shares(scores['student'])}.\nBefore training these were {kept(row, 'untrained', AVERAGE)}%, "
-        f"{shares(scores['untrained'])}. all-MiniLM-L6-v2 as it is (22.7M) has {shares(rival().scores)}:\n"
-        "take it if you can embed your documents again."
-    )
 
 
 def fast() -> str:

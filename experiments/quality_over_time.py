@@ -83,9 +83,10 @@ def _reached(name: str, sides: Mapping[str, Any]) -> list[str]:
         for key, (title, digits) in MEASURES.items():
             best = max(result["points"], key=lambda point: point[key])
             reached = next((point["minutes"] for point in own if point[key] >= best[key]), None)
-            ours = "never" if reached is None else f"after {reached:.1f}"
-            parts.append(f"{title} {best[key]:.{digits}f} {ours} minutes, theirs after {best['minutes']:.1f}")
-        sentences.append(f"{JOBS[name]}: distilvec reaches the best of {WAYS.get(side, side)}: {'; '.join(parts)}.")
+            ours = "not reached" if reached is None else f"reached after {reached:.1f} minutes"
+            parts.append(f"{title} {best[key]:.{digits}f} after {best['minutes']:.1f} minutes, {ours}")
+        way = WAYS.get(side, side)
+        sentences.append(f"{JOBS[name]}: the best of {way} and when distilvec reaches it: {'; '.join(parts)}.")
     return sentences
 
 

@@ -16,9 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
 import psutil
+import pytest
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
@@ -29,6 +31,7 @@ SERVER.set_forkserver_preload(
         "distilvec.verbs.plan.plan",
         "distilvec.verbs.transplant.transplant",
         "transformers.models.bert.modeling_bert",
+        "frozen",
     ]
 )
 run_program = subprocess.run  # also while it is replaced
@@ -43,6 +46,7 @@ class Command:
         self._output = tempfile.TemporaryDirectory(prefix="distilvec-command-")
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
         work = (module, [*map(str, arguments)], str(folder or Path.cwd()), environment, self._output.name)
+        _start_server()
         self._process = SERVER.Process(target=_run, args=work)
         self._process.start()
         self.pid = self._process.pid
@@ -81,6 +85,13 @@ class Command:
         while sum(process.cpu_times()[:2]) < seconds:
             assert self.returncode is None, self.communicate()[1]
             time.sleep(0.01)
+
+
+def _start_server() -> None:
+    """Start the server unless it runs. It ignores the path of this process, and finds `frozen` by the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        ensure_running()
 
 
 def forked(

@@ -42,6 +42,7 @@ from experiments.surgery_tables import (
     turkish_table,
 )
 from experiments.sweeps import domains_table, tokenizers_table
+from experiments.teacher_prompts import prompts_table
 
 
 def parts() -> Parts:
@@ -57,6 +58,7 @@ def parts() -> Parts:
             "layers": tables(("linear_layer", layers_table)),
         },
         "docs/papers/surgery.md": {
+            "prompts": tables(("teacher_prompts", prompts_table)),
             "larger": tables(("real_teachers_turkish", surgery_table)),
             "sizes": surgery_part("sizes", sizes_summary),
             "all_sizes": surgery_part("sizes", sizes_table),

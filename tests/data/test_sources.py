@@ -279,7 +279,7 @@ def test_columns_that_are_not_read_are_told(tmp_path, capsys):
     path = write_jsonl(tmp_path / "a.jsonl", [{"query": "q", "pos": ["p"], "neg": ["n"], "lang": "en"}])
     assert read(path) == ["q"]
     told = " ".join(capsys.readouterr().err.split())
-    assert "read from query; pos, neg may hold texts as well" in told and "lang" not in told
+    assert "read from query; pos, neg may also hold texts" in told and "lang" not in told
     read(path, column="query")
     read(write_jsonl(tmp_path / "b.jsonl", [{"query": "q", "document": "d", "id": "1"}]))
     assert capsys.readouterr().err == ""

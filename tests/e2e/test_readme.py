@@ -53,7 +53,7 @@ def test_every_file_the_readme_names_exists():
 
 def test_the_readme_has_two_commands_for_a_fresh_clone():
     blocks = [commands(block.code) for block in blocks_of(ROOT / "README.md") if block.language == "bash"]
-    assert [["make", "quickstart"], ["make", "test"]] in blocks
+    assert any(block[:2] == [["make", "quickstart"], ["make", "test"]] for block in blocks)
     assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in ("quickstart", "test"):

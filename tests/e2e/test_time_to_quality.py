@@ -57,7 +57,7 @@ def test_the_table_says_when_each_best_is_reached_and_leaves_out_sides_without_s
     assert "| distilvec | 4.8 M | 2.0 | 0.50 | 35.0 | 80.0 |" in table
     assert "model2vec" not in table
     assert f"| {TITLE} |  | 22.7 M |  |  | **51.3** | 80.0 |" in table, "the rival is bold where it wins"
-    assert "overlap@10 0.45 after 5.0 minutes, reached after 2.0" in table
+    assert "overlap@10 0.45 after 5.0 minutes, reached after 2.0 minutes" in table
     assert "Cranfield 41.0 after 5.0 minutes, not reached" in table
     assert draw_quality({"5M": job}).count("<circle") == 3 * 4 + 4, "four students in three panels, four jobs"
     assert first_better(job, "sentence-transformers") is None

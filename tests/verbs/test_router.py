@@ -117,7 +117,7 @@ def test_teachers_that_are_no_tower(tiny_recipe, tiny_model, tmp_path):
     student = finished(tiny_recipe, tmp_path / "run", teacher__model=str(own))
     path = own / "1_Pooling" / "config.json"
     path.write_text(path.read_text().replace("32", "32 "))
-    with refused("--to", "another model"):
+    with refused("--to", "not the model that taught"):
         export_model(str(student), "router")
     shutil.rmtree(own)
     with refused("teacher.model", "cannot load"):

@@ -97,7 +97,8 @@ def check_verb(words: list[str], folder: Path) -> None:
         context = found.context_class(found, info_name=found.name, parent=context)
     if words and words[0] == "--help":
         return
-    given = found.make_context(found.name, list(words)).params
+    # A command keeps the names of its help from the first context that it is in
+    given = found.make_context(found.name, list(words), help_option_names=["-h", "--help"]).params
     if "recipe" in given:
         check_recipe(given, folder)
     if found.name == "show" or found.name == "copy":

@@ -268,3 +268,5 @@ def test_a_glance_decides_which_of_many_choices_are_measured(tmp_path: Path) -> 
     best, told = best_layers(model, 3, distance, lambda: float((states(model, folder)[::9] - whole[::9]).norm()))
     assert len(measured) == 17, "16 of them, and the evenly spread layers"
     assert best == of_all and told[tuple(best)] == found[tuple(best)] and len(told) == 56
+    misled, _ = best_layers(model, 3, distance, lambda: -float((states(model, folder) - whole).norm()))
+    assert found[tuple(misled)] <= found[tuple(choose_layers(3, 8))], "never farther than the evenly spread layers"

@@ -26,9 +26,7 @@ from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.vectors import evenly_spread
 
 MOST_CHOICES = 300  # that are all compared
-# Choices that are measured after a glance at all: of the 220 ways to keep 3 of 12 layers of all-mpnet-base-v2 and of
-# multilingual-e5-small, the nearest was among the first 16 in each of 500 draws of 32 texts, and of 16
-FINALISTS = 16
+FINALISTS = 16  # choices that are measured after a glance at all of them
 _NUMBERS = ("layer_idx", "layer_id")  # of a layer, for its entry in a decoder's cache; the second is GPT-Neo's
 
 
@@ -60,8 +58,9 @@ def best_layers(
     """Choose `count` layers by `distance`, called while the model runs with a choice only; and every distance found.
 
     All choices are compared if there are at most 300. Where a `glance` gives the distance of fewer texts, it decides
-    which 16 of them are measured. Of more than 300, layers are added one by one, each the best next to those chosen
-    before, and the evenly spread ones are compared with the result. The model is unchanged afterwards.
+    which 16 of them are measured, and the evenly spread ones beside them. Of more than 300, layers are added one by
+    one, each the best next to those chosen before, and the evenly spread ones are compared with the result. The model
+    is unchanged afterwards.
     """
     _, layers = layer_list(model)
     total = len(layers)
@@ -76,21 +75,22 @@ def best_layers(
     def is_possible(keep: Sequence[int]) -> bool:
         return keep[0] in first_layers and not _changed_by_reading(model.config, keep)
 
-    def found(keep: Sequence[int], known: dict[tuple[int, ...], float], measure: Callable[[], float]) -> float:
-        if tuple(keep) not in known:
-            with only_layers(model, keep, outside):
-                known[tuple(keep)] = measure()
-        return known[tuple(keep)]
-
     def measured(keep: Sequence[int]) -> float:
-        return found(keep, distances, distance)
+        if tuple(keep) not in distances:
+            with only_layers(model, keep, outside):
+                distances[tuple(keep)] = distance()
+        return distances[tuple(keep)]
 
     spread = choose_layers(count, total)
     measured(spread)  # always measured, for the report
     if _all_compared(count, total):
         choices = [list(keep) for keep in itertools.combinations(range(total), count) if is_possible(keep)]
         if glance is not None and _many(count, total):
-            choices = sorted(choices, key=lambda keep: found(keep, glances, glance))[:FINALISTS]
+            for keep in choices:
+                with only_layers(model, keep, outside):
+                    glances[tuple(keep)] = glance()
+            nearest = sorted(choices, key=lambda keep: glances[tuple(keep)])[:FINALISTS]
+            choices = [*nearest, *filter(is_possible, [spread])]
         return min(choices, key=measured), {**glances, **distances}
     chosen: list[int] = []
     for _ in range(count):
@@ -102,8 +102,8 @@ def best_layers(
 def number_of_distances(count: int, total: int, glances: bool) -> int:
     """Return how many distances `best_layers` asks for at most, glances included."""
     if _all_compared(count, total):
-        spread = 1
-        return math.comb(total, count) + (FINALISTS + spread if glances and _many(count, total) else 0)
+        finalists = FINALISTS + 1 if glances and _many(count, total) else 0  # with the evenly spread layers
+        return math.comb(total, count) + finalists
     return 1 + sum(total - chosen for chosen in range(count))
 
 

@@ -197,17 +197,21 @@ def embedded(model: Path, texts: Sequence[str], role: str, path: Path) -> Array:
     encoder = SentenceTransformer(str(model), device="cpu", model_kwargs={"dtype": torch.bfloat16})
     encode = encoder.encode_query if role == "query" else encoder.encode_document
     path.mkdir(parents=True, exist_ok=True)
+    by_length = np.argsort([-len(text) for text in texts], kind="stable")
     parts = []
     for start in range(0, len(texts), PART):
         part = path / f"{start}.npy"
         if not part.exists():
-            batch = encode(list(texts[start : start + PART]), normalize_embeddings=True, convert_to_tensor=True)
-            np.save(part, batch.float().numpy())
+            batch = [texts[row] for row in by_length[start : start + PART]]
+            vectors = encode(batch, normalize_embeddings=True, convert_to_tensor=True)
+            np.save(part, vectors.float().numpy())
             print(f"{path}: {min(start + PART, len(texts)):,} of {len(texts):,}", flush=True)
         parts.append(np.load(part))
-    vectors = np.concatenate(parts).astype(np.float32)
-    np.save(whole, vectors)
-    return vectors
+    sorted_vectors = np.concatenate(parts).astype(np.float32)
+    in_order = np.empty_like(sorted_vectors)
+    in_order[by_length] = sorted_vectors
+    np.save(whole, in_order)
+    return in_order
 
 
 # -- the rows ----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 # make quickstart   the main job on an embedded default, offline after installation
 # make test         style, types and every test, in an environment of its own
 # make test-fast    the tests of mathematics, data and methods, for the edit loop
-# make wheel        the wheel, in a new environment with its declared dependencies alone: version and a short distil
+# make wheel        the wheel, run by uvx and by pipx with its declared dependencies only: a short distil, the version
 # make docs         the documentation site, into site/; strict, and offline after the first time
 # make coverage     the tests again with the lines of src that they run
 # make clients      every script of examples/clients in an environment of its own; LLAMA_CPP=folder adds llama.cpp
@@ -25,15 +25,17 @@ test: $(VENV)/dev .compat/installed .stores/installed check
 	DISTILVEC_REQUIRE_COMPAT=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=15 -rs
 
 # tests/e2e/test_readme.py runs the guide's commands from a wheel, in the environment of the tests. Here a dependency that
-# only the tests' packages bring would be missing.
+# only the tests' packages bring would be missing: uvx and pipx make environments of their own.
 wheel: $(VENV)/pip
 	rm -rf dist .wheel
 	$(VENV)/bin/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	$(PYTHON) -m venv .wheel
-	.wheel/bin/pip install --quiet --disable-pip-version-check -c requirements/lock.txt "$$(ls dist/*.whl)[quickstart]"
-	cd .wheel && bin/distilvec --version
-	cd .wheel && DISTILVEC_CACHE=cache bin/distilvec distill all-MiniLM-L6-v2 python-docstrings --layers 2 --out run \
+	.wheel/bin/pip install --quiet --disable-pip-version-check uv pipx
+	cd .wheel && DISTILVEC_CACHE=cache UV_FIND_LINKS="$$PIP_FIND_LINKS" bin/uvx --python bin/python -c ../requirements/lock.txt \
+		--from "$$(ls ../dist/*.whl)[quickstart]" distilvec distill all-MiniLM-L6-v2 python-docstrings --layers 2 --out run \
 		corpus.sources.0.limit=300 train.max_steps=10
+	cd .wheel && PIPX_HOME=pipx UV_FIND_LINKS="$$PIP_FIND_LINKS" bin/pipx run --python $(CURDIR)/.wheel/bin/python \
+		--pip-args="-c $(CURDIR)/requirements/lock.txt" --spec "$$(ls $(CURDIR)/dist/*.whl)[quickstart]" distilvec --version
 
 docs: $(VENV)/dev .katex/installed
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict

@@ -63,7 +63,7 @@ def check_command(words: list[str], folder: Path) -> None:
     program, *rest = words
     if program == "distilvec":
         check_verb(rest, folder)
-    elif program in ("pip", "python") and "install" in rest:
+    elif program in ("pip", "pipx", "uvx") or (program == "python" and "install" in rest):
         wanted = set(re.findall(r"\[([\w,]+)\]", " ".join(rest)))
         known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
         assert {extra for group in wanted for extra in group.split(",")} <= known, words

@@ -38,7 +38,7 @@ TWINS = {
     ("torchrun", "distilvec"): "tests/train/test_processes.py",
     ("accelerate", "distilvec"): "tests/train/test_processes.py",
 }
-INSTALLING = {"git", "cd", "make", "source", "export", "python"}
+INSTALLING = {"git", "cd", "make", "source", "export", "python", "uvx", "pipx"}
 
 
 @pytest.fixture(scope="module")

@@ -76,6 +76,8 @@ def pushed(folders):
         "public": [student, "open", "--public"],
         "into public": [student, f"{OWNER}/open", "--update"],
         "listed": [student, f"{OWNER}/never", "--dry-run"],
+        "prepared": [student, f"{OWNER}/first", "--out", "ready/first"],
+        "prepared again": [student, f"{OWNER}/first", "--out", "ready/first"],
         "unlicensed, listed": [unlicensed, f"{OWNER}/never", "--dry-run"],
         "unlicensed": [unlicensed, f"{OWNER}/asked"],
         "licensed": [unlicensed, f"{OWNER}/asked", "--license", "cc-by-4.0"],
@@ -85,7 +87,7 @@ def pushed(folders):
         "refused": [student, f"{OWNER}/never"],
         "no token": [student, f"{OWNER}/never"],
     }
-    tokens = {"refused": "hf_wrong", "no token": "", "listed": ""}
+    tokens = {"refused": "hf_wrong", "no token": "", "listed": "", "prepared": ""}
     jobs = [
         {"arguments": ["push", *words], "environment": {"HF_TOKEN": tokens.get(name, TOKEN)}}
         for name, words in commands.items()
@@ -162,6 +164,20 @@ def test_a_dry_run_lists_what_would_go_and_sends_nothing(pushed, folders):
         f"{OWNER}/never (private), branch main:" in listed and "license: apache-2.0; it is based on org/base" in listed
     )
     assert "optimizer.pt" in answers["listed"]["err"]
+
+
+def test_the_folder_to_publish_is_what_a_push_sends(pushed, folders):
+    hub, answers = pushed
+    assert answers["prepared"]["status"] == 0
+    assert answers["prepared"]["out"].endswith(f"ready: hf upload {OWNER}/first ready/first\n")
+    folder = folders / "ready" / "first"
+    prepared = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert prepared == hub.repos[f"{OWNER}/first"]["branches"]["main"]
+    card = ModelCard(prepared["README.md"].decode())
+    assert (card.data.base_model, card.data.datasets, card.data.license) == (
+        ["org/base", "org/large"], ["org/texts"], "apache-2.0"
+    )  # fmt: skip
+    assert answers["prepared again"]["status"] == 2 and "[--out] " in answers["prepared again"]["err"]
 
 
 def test_a_license_is_asked_for_by_the_terms_of_the_teacher(pushed, folders, monkeypatch):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,12 +124,30 @@ def push_model(
         if revision is not None:
             api.create_branch(repo, branch=revision, exist_ok=True)
         content: dict[str, Any] = {name: model / name for name in files}
-        text = (model / CARD).read_text(encoding="utf-8") if license is None else str(card)
-        content[CARD] = hub_card(text, repo, revision).encode()
+        content[CARD] = _card_of_push(model, card, license, repo, revision)
         operations = [CommitOperationAdd(name, value) for name, value in content.items()]
         title = message or f"Upload {card.data.get('model_name') or 'model'} with distilvec"
         commit = api.create_commit(repo, operations, commit_message=title, revision=revision)
     return Pushed(str(commit.commit_url), private, tuple(files))
+
+
+def prepare_push(
+    model: Path, repo: str, folder: Path, files: Iterable[str], license: str | None, revision: str | None
+) -> None:
+    """Write into a new folder what a push would send; neither the hub nor a token is needed."""
+    card = _card_of_push(model, checked_card(model, license), license, repo, revision)
+    with about("--out", folder):
+        folder.mkdir(parents=True)
+        for name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(model / name, folder / name)
+        (folder / CARD).write_bytes(card)
+
+
+def _card_of_push(model: Path, card: ModelCard, license: str | None, repo: str, revision: str | None) -> bytes:
+    """Return the card that loads the model from the hub; without a new license the folder's own text is kept."""
+    text = (model / CARD).read_text(encoding="utf-8") if license is None else str(card)
+    return hub_card(text, repo, revision).encode()
 
 
 def planned_files(model: Path, repo: str) -> dict[str, int]:

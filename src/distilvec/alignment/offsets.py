@@ -73,8 +73,14 @@ class Placed:
 
 def join_texts(texts: Sequence[Text]) -> Joined:
     """Put texts end to end."""
-    pieces = [part for text in texts for part in ((text,) if isinstance(text, str) else text)]
-    counts = np.fromiter((1 if isinstance(text, str) else 2 for text in texts), dtype=np.int64, count=len(texts))
+    pieces: list[str] = []
+    counts = np.ones(len(texts), dtype=np.int64)
+    for number, text in enumerate(texts):
+        if isinstance(text, str):
+            pieces.append(text)
+        else:
+            pieces.extend(text)
+            counts[number] = 2
     sizes = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)) + 1
     codes = np.frombuffer(("\n".join(pieces) + "\n").encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     classes = _classes()[codes]

@@ -359,7 +359,8 @@ def _key(problem: Any, section: type[Section], before: str) -> str:
         if inner is not None or (number == len(loc) - 1 and problem["type"] in ("extra_forbidden", "invalid_key")):
             parts.append(part)
         annotation = inner if inner is not None else annotation
-    parts += [problem["ctx"]["field"]] if "field" in problem.get("ctx", {}) else []
+    if "field" in problem.get("ctx", {}):
+        parts += [problem["ctx"]["field"]]
     return ".".join(map(key_text, parts)) or "recipe"
 
 

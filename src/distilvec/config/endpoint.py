@@ -112,8 +112,12 @@ class EndpointSection(Section):
     @property
     def cap(self) -> str | None:
         """The caps in words."""
-        tokens = [] if self.most_tokens is None else [f"{self.most_tokens:,} tokens"]
-        return " and ".join(tokens + ([] if self.most_cost is None else [f"a cost of {self.most_cost:g}"])) or None
+        caps = []
+        if self.most_tokens is not None:
+            caps.append(f"{self.most_tokens:,} tokens")
+        if self.most_cost is not None:
+            caps.append(f"a cost of {self.most_cost:g}")
+        return " and ".join(caps) or None
 
     def cost(self, tokens: int, written: int = 0) -> float | None:
         """Cost of tokens that the model reads and of those that it writes; None without a price."""

@@ -21,7 +21,9 @@ def pick_device(name: str) -> str:
     """
     has_mps = torch.backends.mps.is_available()
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if has_mps else "cpu"
     is_missing = name.startswith("cuda") and not torch.cuda.is_available()
     if is_missing or (name == "mps" and not has_mps):
         problem = f"is {name}, but torch finds no GPU of this kind."

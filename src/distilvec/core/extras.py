@@ -50,8 +50,9 @@ def missing_packages(packages: Sequence[str]) -> list[str]:
 def install_command(extra: str) -> str:
     """The pip command for an extra: of the clone that this package runs from, else of the installed distribution."""
     clone = Path(__file__).parents[3]
-    source = str(clone) if (clone / "pyproject.toml").is_file() else "distilvec"
-    return f"pip install {'-e ' if source != 'distilvec' else ''}'{source}[{extra}]'"
+    if (clone / "pyproject.toml").is_file():
+        return f"pip install -e '{clone}[{extra}]'"
+    return f"pip install 'distilvec[{extra}]'"
 
 
 def _is_there(name: str) -> bool:

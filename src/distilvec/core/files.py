@@ -172,7 +172,8 @@ def folder_bytes(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
         with suppress(OSError):
-            total += path.lstat().st_size if path.is_file() else 0
+            if path.is_file():
+                total += path.lstat().st_size
     return total
 
 
@@ -201,7 +202,9 @@ def remove_scratch(folder: Path) -> None:
     """Remove scratch files directly below `folder` that this process or an ended one of this machine left."""
     import psutil
 
-    for path in folder.iterdir() if folder.is_dir() else ():
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
         match = _SCRATCH.match(path.name)
         if match is None or match["host"] != _host():
             continue

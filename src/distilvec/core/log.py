@@ -257,7 +257,8 @@ def quiet_libraries() -> Iterator[None]:
     if transformers := sys.modules.get("transformers.utils.logging"):  # imported before, so the variables come too late
         transformers.disable_progress_bar()
     levels = dict.fromkeys(_LOGGERS, logging.WARNING) if verbose else dict.fromkeys(_LOGGERS, logging.ERROR)
-    levels |= {} if verbose else {_REPORTS: logging.WARNING}  # of which our filter keeps a line
+    if not verbose:
+        levels |= {_REPORTS: logging.WARNING}  # of which our filter keeps a line
     before = {name: logging.getLogger(name).level for name in levels}
     for name, number in levels.items():
         logging.getLogger(name).setLevel(number)

@@ -310,7 +310,7 @@ def _versions(files: dict[str, _LocalFile]) -> dict[str, _Version]:
 def _measure(folder: Path, state: dict[str, _LocalFile]) -> dict[str, _LocalFile]:
     """The files of a folder by name. Only files that have changed since `state` are read."""
     files: dict[str, _LocalFile] = {}
-    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+    for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         is_lock = path.name == "lock" or path.suffix == ".lock"
         if is_hidden(inside) or is_lock or not path.is_file():  # hidden are scratch files as well

@@ -324,5 +324,8 @@ def _files(section: TaskSection) -> list[Path]:
     for split in splits:
         with about("task.path"):
             file = split_file(section.path, TableOptions(split))
-        files |= {saved for _, saved in saved_files(file)} if file.is_dir() else {file}
+        if file.is_dir():
+            files |= {saved for _, saved in saved_files(file)}
+        else:
+            files |= {file}
     return sorted(files)

@@ -321,7 +321,8 @@ def validation_line(report: Mapping[str, Any]) -> str:
             "on some of them does not hold for others"
         )
     told = [f"the column {name} names a text's document" for name in report["origins_by"] if name != DOCSTRING]
-    told += ["a passage belongs to its docstring"] if DOCSTRING in report["origins_by"] else []
+    if DOCSTRING in report["origins_by"]:
+        told += ["a passage belongs to its docstring"]
     told += [
         "a piece belongs to its text",
         f"texts that share {SHARED} words in a row, which few have, belong together",

@@ -218,10 +218,14 @@ def split_rows(rows: Sequence[PairRow], seed: int) -> tuple[list[PairRow], list[
     Errors: DistilvecError if no query is left to train on.
     """
     groups = grouped([loose_text(row.query) for row in rows])
-    # A query that nothing answers decides nothing
-    answered = [number for number, group in enumerate(groups) if any(rows[row].is_answer for row in group)]
+    answered: list[int] = []
+    first_times: list[float] = []
+    for number, group in enumerate(groups):
+        members = [rows[row] for row in group]
+        first_times.append(min(member.time or 0.0 for member in members))
+        if any(member.is_answer for member in members):  # a query that nothing answers decides nothing
+            answered.append(number)
     count = min(max(len(answered) // VALIDATION_SHARE, 1), MOST_VALIDATED)
-    first_times = [min(rows[row].time or 0.0 for row in group) for group in groups]
     order = np.random.Generator(np.random.PCG64(seed)).permutation(answered).tolist()
     order.sort(key=lambda number: first_times[number])  # stable: without times it is as drawn
     validated = set(order[-count:])

@@ -79,7 +79,10 @@ class Part(Section):
         for written in self.files:
             start, brace, rest = written.partition("{")
             choices, _, end = rest.partition("}")
-            names += [f"{start}{choice}{end}" for choice in choices.split(",")] if brace else [written]
+            if brace:
+                names += [f"{start}{choice}{end}" for choice in choices.split(",")]
+            else:
+                names += [written]
         return names
 
 

@@ -342,8 +342,10 @@ def _features(schema: pa.Schema) -> Any:
 
 def class_names(features: Any) -> dict[str, list[str]]:
     """The names of classes by column, from a description of columns by datasets: ClassLabel, or lists of it."""
-    names = {}
-    for column, feature in features.items() if isinstance(features, dict) else ():
+    names: dict[str, list[str]] = {}
+    if not isinstance(features, dict):
+        return names
+    for column, feature in features.items():
         while isinstance(feature, dict) and "feature" in feature:  # a list
             feature = feature["feature"]
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names"):

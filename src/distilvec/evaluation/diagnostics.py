@@ -360,7 +360,10 @@ def language_texts(corpus: Corpus) -> dict[str, list[str]]:
             chosen = np.concatenate([chosen, candidates])
         texts: list[str] = []
         for text in corpus.texts(np.sort(chosen)):
-            texts += [text] if isinstance(text, str) else text
+            if isinstance(text, str):
+                texts += [text]
+            else:
+                texts += text
         if texts:
             texts_of[label] = texts
     return texts_of

@@ -50,7 +50,7 @@ class QueryLog:
     @classmethod
     def of(cls, texts: Iterable[str]) -> QueryLog:
         """Draw at most MOST_QUERIES; equal ones count once, empty ones not at all."""
-        distinct = [text for text in dict.fromkeys(text.strip() for text in texts) if text]
+        distinct = [text for text in dict.fromkeys(map(str.strip, texts)) if text]
         if not distinct:
             raise DistilvecError("the log has no query.", "Give a file with one query a line.", key="queries")
         return cls(spread_items(distinct, MOST_QUERIES), len(distinct))

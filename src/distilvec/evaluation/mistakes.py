@@ -123,5 +123,10 @@ def _class_names(classes: Sequence[str], chosen: Array) -> str:
 
 def _shown_text(inputs: Sequence[Any]) -> str:
     """An example's texts on one line, shortened."""
-    parts = [part for text in inputs for part in ([text] if isinstance(text, str) else text)]
+    parts: list[str] = []
+    for text in inputs:
+        if isinstance(text, str):
+            parts.append(text)
+        else:
+            parts.extend(text)
     return " / ".join(parts)[:LONGEST]

@@ -198,9 +198,11 @@ def suite_fingerprint(tasks: Iterable[Task]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for task in tasks:
         for key, value in sorted({"type": task.type, **vars(task)}.items()):
-            values = (
-                value.tolist() if hasattr(value, "tolist") else value if isinstance(value, (list, tuple)) else [value]
-            )
+            values = value
+            if hasattr(value, "tolist"):
+                values = value.tolist()
+            elif not isinstance(value, (list, tuple)):
+                values = [value]
             digest.update(f"{key}\0{len(values)}\0".encode())
             for item in values:
                 text = str(item).encode("utf-8", "surrogatepass")

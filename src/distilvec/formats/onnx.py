@@ -371,7 +371,10 @@ def _store_weights(path: Path) -> None:
         graph.initializer.append(numpy_helper.from_array(int8, name + _INT8))
         graph.initializer.append(numpy_helper.from_array(scales.astype(np.float32), name + _SCALES))
         graph.initializer.remove(weights)
-        nodes += _gather_rows(name, node) if is_table else _multiply(name, node)
+        if is_table:
+            nodes += _gather_rows(name, node)
+        else:
+            nodes += _multiply(name, node)
     del graph.node[:]
     graph.node.extend(nodes)
     onnx.save(model, str(path))

@@ -241,7 +241,10 @@ def one_route(model: SentenceTransformer, role: Role) -> SentenceTransformer:
         return model
     modules: list[Any] = []
     for module in model:
-        modules += module.sub_modules[_route(module, role)] if isinstance(module, Router) else [module]
+        if isinstance(module, Router):
+            modules += module.sub_modules[_route(module, role)]
+        else:
+            modules += [module]
     return SentenceTransformer(
         modules=modules,
         prompts=dict(model.prompts),

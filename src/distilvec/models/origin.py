@@ -24,7 +24,9 @@ def origin(base: ModelName | None, teachers: Sequence[ModelName]) -> dict[str, A
 
     The license is the base's. It is left out if a teacher's card has another one.
     """
-    models = [*([] if base is None else [base]), *teachers]
+    models = list(teachers)
+    if base is not None:
+        models.insert(0, base)
     ids: list[str] = []
     for model in models:
         ids += hub_ids(model)

@@ -120,7 +120,9 @@ def _steps(job: Job) -> list[str]:
         return [name for name in parts if name in TEXT_PARTS and not (name == "vocabulary" and same)]
     if not job.tasks:
         return ["supervised", *(name for name in parts if name in LABELED_PARTS)]
-    return ["scores", *([] if job.examples is None else ["supervised"]), *parts]
+    if job.examples is None:
+        return ["scores", *parts]
+    return ["scores", "supervised", *parts]
 
 
 @contextmanager

@@ -383,7 +383,10 @@ def _training_time(job: Job) -> str | None:
         if train.minutes is not None:
             continue
         seen = train.passes * len(job.corpus.train_rows)
-        texts += seen if train.max_steps is None else min(seen, train.max_steps * train.batch_size)
+        if train.max_steps is None:
+            texts += seen
+        else:
+            texts += min(seen, train.max_steps * train.batch_size)
     embedder = ModelEmbedder(student, "student", job.recipe.evaluation.batch_tokens, job.student_prompts)
     seconds = _seconds_of(job, embedder, texts)
     if seconds is None:

@@ -197,7 +197,9 @@ def tokenize_for(job: Job, teacher: Teacher, model: ModelEmbedder) -> TokenStore
     """Tokenize the corpus for a teacher; stored by content."""
     tokenizer, length = model.model.tokenizer, model.max_length
     side = getattr(tokenizer, "truncation_side", "right")
-    parts = [teacher.corpus.fingerprint, length, tokenizer_hash(tokenizer), *([side] if side == "left" else [])]
+    parts = [teacher.corpus.fingerprint, length, tokenizer_hash(tokenizer)]
+    if side == "left":
+        parts.append(side)
     folder = job.store.folder("tokens", recipes.fingerprint(*parts))
     return build_tokens(teacher.corpus, tokenizer, length, folder, token_types=_reads_types(model.model), side=side)
 

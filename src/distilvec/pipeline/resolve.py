@@ -463,7 +463,9 @@ def _head(section: TeacherSection, examples: Examples | None) -> TaskHead | None
 
 
 def _class_names(classes: Sequence[str]) -> str:
-    return ", ".join(classes[:6]) + (", ..." if len(classes) > 6 else "") if classes else "none"
+    if len(classes) > 6:
+        classes = [*classes[:6], "..."]
+    return ", ".join(classes) or "none"
 
 
 def _manifest(parts: _Parts, needs: _Requirements, described: _DescribedTeacher) -> Manifest:

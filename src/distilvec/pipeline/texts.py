@@ -92,8 +92,11 @@ def _builtin_tasks(section: EvaluationSection, store: ArtifactStore) -> list[Tas
 
 def check_domains(recipe: Recipe) -> None:
     """DistilvecError for a task of the suite with `domain: out` whose file the run trains on."""
-    files = [source.path.resolve() for source in (recipe.corpus.sources if recipe.corpus else ()) if source.path]
-    files += [recipe.task.path.resolve()] if recipe.task else []
+    files = []
+    if recipe.corpus:
+        files += [source.path.resolve() for source in recipe.corpus.sources if source.path]
+    if recipe.task:
+        files += [recipe.task.path.resolve()]
     for task in read_suite(recipe.evaluation.suite) if recipe.evaluation.suite else ():
         task_file = task.path.resolve()
         if task.domain == "out" and any(

@@ -148,7 +148,9 @@ def _screen(first: str, rows: Sequence[str], advice: Sequence[str], last: str, e
 
 def _end(page: Path | None, command: str) -> list[str]:
     """Return the lines of the page, if there is one, and of the next command."""
-    return [*([] if page is None else [f"report: {page}"]), f"next: {command}"]
+    if page is None:
+        return [f"next: {command}"]
+    return [f"report: {page}", f"next: {command}"]
 
 
 def _height(lines: Sequence[str]) -> int:

@@ -240,6 +240,8 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int 
         parts[-1].append(number)
     console = Console(width=width, file=io.StringIO(), color_system=None, legacy_windows=False, soft_wrap=False)
     for part in parts:
+        if part is not parts[0]:
+            console.print()
         grid = Grid(box=box, show_edge=False, pad_edge=False, header_style="")
         for number, size in ((0, first), *((number, sizes[number]) for number in part)):
             grid.add_column(
@@ -247,6 +249,6 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int 
             )
         for row in cells[1:]:
             grid.add_row(*(Text(row[number]) for number in (0, *part)))
-        console.print(*([""] if part is not parts[0] else []), grid, sep="\n")
+        console.print(grid)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.rstrip("\n").split("\n"))

@@ -93,8 +93,8 @@ def make_verdict(
     _add_task_score(verdict, record.supervised)
     _add_overlap(verdict, record.overlap)
     _add_sizes(verdict, record, speed)
-    teachers = [*([] if record.teacher is None else [record.teacher]), *record.more_teachers]
-    apis = [teacher.api for teacher in teachers if teacher.api is not None]
+    teachers = [record.teacher, *record.more_teachers]
+    apis = [teacher.api for teacher in teachers if teacher is not None and teacher.api is not None]
     verdict.teacher_requests = _sum(api.requests for api in apis)
     verdict.teacher_tokens = _sum(api.tokens for api in apis)
     verdict.teacher_cost = _sum(api.cost for api in apis)

@@ -43,7 +43,9 @@ def list_data(json_file: JsonFile = None) -> None:
     ]
     write_result(json_file, content)
     for name, entry in data_sets().items():
-        state = "present" if present(entry) else f"{entry.size:g} MB" if not entry.manual else "by hand"
+        state = "by hand" if entry.manual else f"{entry.size:g} MB"
+        if present(entry):
+            state = "present"
         print(f"{name:27} {state:8} {entry.about}")
         print(f"{'':27} {'':8} licence: {entry.licence}")
 

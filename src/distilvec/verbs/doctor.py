@@ -170,7 +170,11 @@ def check_cache() -> list[Check]:
 
     free = shutil.disk_usage(existing_folder(folder)).free
     disk = f"{free / GIB:.1f} GB free for the cache"
-    state: CheckState = "broken" if free < FEWEST_BYTES else "note" if free < FEW_BYTES else "ok"
+    state: CheckState = "ok"
+    if free < FEWEST_BYTES:
+        state = "broken"
+    elif free < FEW_BYTES:
+        state = "note"
     fix = "" if state == "ok" else "Free some space (docs/run_folder.md lists what may go), or move DISTILVEC_CACHE."
     return [Check("cache", f"{folder}, {size}"), Check("disk", disk, state, fix)]
 

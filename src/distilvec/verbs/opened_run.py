@@ -61,7 +61,8 @@ class Run(FinishedRun):
         lines = [*self.verdict_lines(), *self.lines()]
         if self.record.supervised is None and self.report.record is not None:
             step = next_step(self.report)
-            lines += [("advice", step.why)] if step.why else []
+            if step.why:
+                lines += [("advice", step.why)]
             lines.append(("next", step.command))
         return lines
 

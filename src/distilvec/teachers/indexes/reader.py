@@ -163,7 +163,8 @@ def metric_similarity(metric: str, origin: str) -> Similarity:
 def regular_file(path: Path) -> Path:
     """Return a path that is a file. DistilvecError for nothing there, and for another kind, such as a pipe."""
     if not path.is_file():
-        raise DistilvecError(f"{path} {'is not a file' if path.exists() else 'does not exist'}.", "Check the path.")
+        fault = "is not a file" if path.exists() else "does not exist"
+        raise DistilvecError(f"{path} {fault}.", "Check the path.")
     return path
 
 

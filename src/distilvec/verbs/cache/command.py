@@ -232,5 +232,8 @@ def _load_single_run(name: str, variant: list[str] | None, overrides: list[str] 
 def _flat_rows(tree: Mapping[str, object], prefix: str = "") -> list[list[str]]:
     rows: list[list[str]] = []
     for key, value in tree.items():
-        rows += _flat_rows(value, f"{prefix}{key}.") if isinstance(value, dict) else [[prefix + key, str(value)]]
+        if isinstance(value, dict):
+            rows += _flat_rows(value, f"{prefix}{key}.")
+        else:
+            rows += [[prefix + key, str(value)]]
     return rows

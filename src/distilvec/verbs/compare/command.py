@@ -56,6 +56,7 @@ def compare(
         show_comparison(comparison, draw_comparison(out, comparison), next_of_best(comparison))
         return
     options = ["--reference", reference] if reference is not None else []
-    options += ["--column", column] if column != "student" else []
+    if column != "student":
+        options += ["--column", column]
     whole = shlex.join(["distilvec", "compare", *map(str, runs), *options, "--out", "comparison.html"])
     show_comparison(comparison, None, whole)

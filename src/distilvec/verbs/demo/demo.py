@@ -219,7 +219,8 @@ def _embed_documents(recipe: Recipe, texts: DemoTexts) -> tuple[Array, Similarit
         log(f"{teacher.name} embeds {len(texts.documents):,} documents and {len(texts.queries):,} queries")
         memo = EmbeddingCache()
         vectors = [memo.vectors(teacher, texts.documents, "document")]
-        vectors += [memo.vectors(teacher, texts.queries, texts.role)] if texts.queries else []
+        if texts.queries:
+            vectors += [memo.vectors(teacher, texts.queries, texts.role)]
     return np.concatenate(vectors), similarity
 
 

@@ -406,7 +406,10 @@ def _corpus_sources(request: Request, root: Path) -> list[dict[str, Any]]:
         if "origin" in text_columns:
             documents = [{**source, "origin": text_columns["origin"]} for source in documents]
         # A table has no vectors of pieces, and an array none of other texts than its own
-        sources += documents if request.kind in ("table", "array") else with_pieces(documents)
+        if request.kind in ("table", "array"):
+            sources += documents
+        else:
+            sources += with_pieces(documents)
     if request.queries is not None:
         queries = list(request.queries)
         if "text" in text_columns:

@@ -88,7 +88,8 @@ def check_content(names: Sequence[str], column: str | None) -> None:
         source = SourceSection(path=Path(name), column=column)
         for text in read_source(source, position):
             texts |= {text.strip()} - {""}
-            pieces += len(text) // PIECE if len(text) > LONG_TEXT else 0
+            if len(text) > LONG_TEXT:
+                pieces += len(text) // PIECE
             if len(texts) + pieces >= FEWEST_TEXTS:
                 return
     raise DistilvecError(

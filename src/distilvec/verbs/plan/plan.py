@@ -157,7 +157,8 @@ def make_plan(job: Job, fleet: Fleet | None = None, run: Callable[[], Run] | Non
         lines.append(["start", start.text])
     if costs:
         training = _training_lines(job.stages, costs)
-        training[0][1] += UNLESS if may_know_its_texts(job) else ""
+        if may_know_its_texts(job):
+            training[0][1] += UNLESS
         lines += training
     else:
         lines += NO_TRAINING

@@ -237,7 +237,10 @@ def _named_modules(path: Path) -> list[str]:
         classes = [module.get("type") for module in content if isinstance(module, dict)]
     elif isinstance(content, dict) and isinstance(content.get("auto_map"), dict):
         for named in content["auto_map"].values():
-            classes += named if isinstance(named, list) else [named]  # a tokenizer has two: the slow and the fast one
+            if isinstance(named, list):  # a tokenizer has two: the slow and the fast one
+                classes += named
+            else:
+                classes += [named]
     # a module of an installed package has dots in its own name
     names = [name.rpartition(".")[0] for name in classes if isinstance(name, str) and "--" not in name]
     return [name for name in names if name.isidentifier()]

@@ -70,8 +70,10 @@ def run(
         from distilvec.verbs.run.command import launch
 
         words = [*(overrides or []), *(f"--variant={name}" for name in variant or [])]
-        words += [] if out is None else [f"--out={out}"]
-        words += [] if json_file is None else [f"--json={json_file}"]
+        if out is not None:
+            words += [f"--out={out}"]
+        if json_file is not None:
+            words += [f"--json={json_file}"]
         raise SystemExit(launch(processes, ["run", recipe, *words, *(["--restart"] if restart else [])]))
 
     # These imports take seconds: a mistake in a recipe is reported before

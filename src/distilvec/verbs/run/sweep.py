@@ -231,7 +231,8 @@ def check_methods(members: Sequence[Member]) -> None:
                 checked_method(recipe.method.name, recipe.method.options)
             except DistilvecError as error:
                 places = [f"run {member.name}"] if len(members) > 1 else []
-                places += [f"stage {stage}"] if stage else []
+                if stage:
+                    places += [f"stage {stage}"]
                 raise DistilvecError(": ".join([*places, error.problem]), error.fix, key=error.key) from error
 
 
@@ -339,8 +340,11 @@ def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
     if not path.is_file():
         return None
     try:
-        entries = read_json(path, fix, sealed=False)["members"]
-        return [{**e, **{key: str(e[key]) for key in ("name", "group", "folder", "state")}} for e in entries]
+        entries: list[dict[str, Any]] = read_json(path, fix, sealed=False)["members"]
+        for entry in entries:
+            for key in ("name", "group", "folder", "state"):
+                entry[key] = str(entry[key])
+        return entries
     except (KeyError, TypeError) as error:
         raise DistilvecError(f"{path} is damaged: {error!r}.", fix, key=path.name) from None
 
@@ -400,8 +404,13 @@ def _short_names(keys: list[str]) -> list[str]:
         repeated = any(other_key != key and f".{other_key}".endswith(f".{ending}") for other_key in keys)
         return ending == key or not (repeated or ending in _UNCLEAR or ending.split(".")[0].isdigit())
 
-    endings = {key: [key.split(".", dots)[-1] for dots in reversed(range(key.count(".") + 1))] for key in keys}
-    return [next(ending for ending in endings[key] if clear(ending, key)) for key in keys]
+    names = []
+    for key in keys:
+        *before, ending = key.split(".")
+        while not clear(ending, key):
+            ending = f"{before.pop()}.{ending}"
+        names.append(ending)
+    return names
 
 
 def _value(value: Any, number: int = 0) -> str:

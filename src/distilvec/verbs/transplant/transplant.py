@@ -319,7 +319,8 @@ class Transplanted:
     def line(self) -> str:
         """Describe the size: parameters, rank, tokens and start distance."""
         line = f"{parameter_counts(self.model)['total'] / 1e6:.2f} M parameters"
-        line += "" if self.rank is None else f": rank {self.rank} with {len(self.rows.rows):,} tokens"
+        if self.rank is not None:
+            line += f": rank {self.rank} with {len(self.rows.rows):,} tokens"
         return line if self.distance is None else f"{line}, start distance {self.distance:.3f}"
 
 

@@ -47,7 +47,7 @@ class Shelf(Reader):
 
     @property
     def metric(self):
-        return "ip"
+        return "Euclidean"
 
     def count(self):
         return len(self.rows)
@@ -97,8 +97,10 @@ def test_another_package_brings_a_store(another_package, tmp_path, monkeypatch):
     assert is_index(path) and source_kind(path) == source_kind("shelf:///a/b") == "table"
     for address in (str(path), f"shelf://{path.with_suffix('')}"):
         table = local_table(TeacherSection(vectors=address), tmp_path / "cache")
-        assert table.similarity == "dot" and table.name == "mine"
-        texts, vectors = TableEmbedder(table).documents()
+        assert table.similarity == "euclidean" and table.name == "mine"
+        embedder = TableEmbedder(table)
+        assert embedder.similarity_source == "index"
+        texts, vectors = embedder.documents()
         assert texts == TEXTS
         np.testing.assert_array_equal(vectors, VECTORS)
     with refused("teacher.vectors", "vectors.shelf"):

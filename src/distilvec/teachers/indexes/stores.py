@@ -196,7 +196,8 @@ def nothing_to_read(path: Path, expected: str = "vectors") -> DistilvecError:
     if path.is_file():
         address = f"duckdb://{path.absolute()}/TABLE"
         fix = f"Of a database give a table's address, such as {address} (docs/index_formats.md). Else: {fix}"
-    indexes = [name for name in entries if name.endswith((".faiss", ".usearch", ".lance"))]
+    of_packages = tuple(ending for store in all_stores() if store.package for ending in store.endings)
+    indexes = [name for name in entries if name.endswith(of_packages)]
     if indexes:
         fix = f"Name the index in it: {' or '.join(str(path / name) for name in indexes[:5])}."
     return DistilvecError(f"{path} {there}; expected {expected} ({endings}).", fix)

@@ -273,12 +273,12 @@ def extras() -> str:
         "pgvector": "PostgreSQL with pgvector",
         "ray": "`cache --ray`", "s3": "addresses with `s3://`", "gs": "addresses with `gs://`",
         "quantize": "`teacher.quantize`",
-        "all": "all of these but chroma, duckdb, gs, quantize, trackio, usearch and wandb",
+        "all": "most of these at once",
     }  # fmt: skip
     optional = project["optional-dependencies"]
     assert set(uses) == set(optional), f"uses of extras: {set(uses) ^ set(optional)}"
     rows = [[f"`{name}`", uses[name], ", ".join(f"`{package}`" for package in optional[name])] for name in optional]
-    rows[-1][2] = ""
+    rows[-1][2] = rows[-1][2].replace(",", ", ")  # a line that can break
     needed = ", ".join(f"`{name}`" for name in project["dependencies"])
     return (
         "# Extras\n\nA command that needs an extra names it, with the line that installs it, before any work.\n\n"

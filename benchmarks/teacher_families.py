@@ -36,8 +36,8 @@ from distilvec.core.run_folder import RunFolder
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # its tiny models
 
-import architectures as tiny  # noqa: E402
-from samples import make_texts  # noqa: E402
+import architectures as tiny  # type: ignore[import-not-found]  # noqa: E402
+from samples import make_texts  # type: ignore[import-not-found]  # noqa: E402
 
 YES = "yes"
 SAME = 1e-5  # the largest difference of a number of two vectors of length one

@@ -176,7 +176,7 @@ def transplant(
 @quiet_libraries()
 def export(
     model: Model,
-    to: Literal["onnx", "onnx-fp16", "onnx-int8", "openvino", "projected", "router"] = "onnx",
+    to: Literal["onnx", "onnx-fp16", "onnx-int8", "openvino", "openvino-int8", "projected", "router"] = "onnx",
     out: str | Path | None = None,
     *,
     suite: str | Path | None = None,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,10 +18,12 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.extras import PACKAGES
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.evaluation import parity
 from distilvec.evaluation.parity import equal_labels
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, check_onnx_place, graph_inputs
+from distilvec.formats.openvino import OpenvinoEmbedder
 from distilvec.formats.sentence_transformers import finish_student, save_student
 from distilvec.report.exports import read_exports
 from distilvec.report.json_values import from_json
@@ -56,7 +61,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace(folder=folder, model=model, suite=tmp_path / "suite.yaml", texts=texts)
 
 
-@pytest.mark.parametrize("to", [form for form in FORMS if form != "openvino"])
+@pytest.mark.parametrize("to", [form for form in FORMS if not form.startswith("openvino")])
 def test_a_form_matches_pytorch_and_is_recorded(to: str, world: SimpleNamespace) -> None:
     is_int8 = to == "onnx-int8"  # how near it comes is the processor's
     found = export_model(str(world.folder), to, suite=world.suite, force=is_int8)
@@ -131,9 +136,44 @@ def test_openvino_gives_the_same_vectors_under_the_names_that_readers_expect(wor
     assert found.forms["openvino"].min_cosine > 0.99999 and found.forms["openvino"].overlap > 0.99
 
 
+def test_openvino_int8_has_a_text_alone_and_in_a_batch_alike_and_a_byte_for_each_weight(world: SimpleNamespace) -> None:
+    pytest.importorskip("nncf")
+    found = export_model(str(world.folder), "openvino-int8", suite=world.suite)
+    row = found.forms["openvino-int8"]
+    assert found.path.name == "openvino_model_qint8_quantized.xml"  # as sentence-transformers looks for it
+    assert row.mean_cosine > 0.99 and not row.out_of_tolerance
+    weights = sum(value.numel() for name, value in world.model.named_parameters() if "pooler" not in name)
+    assert found.path.with_suffix(".bin").stat().st_size < 1.5 * weights
+    embedder = OpenvinoEmbedder(found.path)
+    [together] = embedder.run(graph_inputs(world.model, world.texts[:8]))
+    for text, vector in zip(world.texts[:8], together, strict=True):
+        [[alone]] = embedder.run(graph_inputs(world.model, [text]))
+        assert alone @ vector / np.linalg.norm(alone) / np.linalg.norm(vector) > 0.9995
+
+
+def test_exports_send_no_events(world: SimpleNamespace, tmp_path: Path) -> None:
+    """OpenVINO and NNCF look for the address of Google Analytics when they are imported, unless a file says no."""
+    program = (
+        "import socket, sys\n"
+        "def look_up(*arguments, **_):\n"
+        "    print('looked for', arguments, file=sys.stderr)\n"
+        "    raise OSError\n"
+        "socket.getaddrinfo = look_up\n"
+        "import distilvec\n"
+        f"distilvec.export({str(world.folder)!r}, 'openvino-int8', suite={str(world.suite)!r}, force=True)\n"
+    )
+    outside_ci = {name: value for name, value in os.environ.items() if name not in ("CI", "TF_BUILD", "JENKINS_URL")}
+    home = tmp_path / "home"
+    environment = {**outside_ci, "HOME": str(home), "DISTILVEC_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "looked for" not in done.stderr, done.stderr
+    assert not (home / "intel").exists()
+
+
 @pytest.mark.parametrize("to", list(FORMS))
 def test_a_form_is_written_again_over_its_own_file_and_over_no_other(world: SimpleNamespace, to: str) -> None:
-    pytest.importorskip(FORMS[to].extra if to == "openvino" else "onnx")
+    for package in PACKAGES[FORMS[to].extra]:
+        pytest.importorskip(package)
     place = world.folder / FORMS[to].file
     for _ in range(2):
         assert export_model(str(world.folder), to, suite=world.suite, force=True).path == place

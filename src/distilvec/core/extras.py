@@ -12,7 +12,7 @@ PACKAGES = {  # of each extra; those of stores of vectors are in teachers/indexe
     "report": ("matplotlib",),
     "mteb": ("mteb", "datasets"),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
-    "openvino": ("openvino",),
+    "openvino": ("openvino", "nncf"),
     "datasets": ("datasets",),
     "dataframe": ("pandas",),
     "api": ("tenacity",),

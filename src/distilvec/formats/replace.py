@@ -34,7 +34,10 @@ RECORD = "distillation.json"
 FILES = "files"  # the record's key
 MODULES = "modules.json"  # what readers of a model begin with
 CHANGED = ".yours"  # suffix of a file that was changed by hand, where the new model has a file of the same name
-EXPORTED = (".onnx", ".onnx_data", ".onnx.data", "openvino_model.xml", "openvino_model.bin")  # ends of exported files
+EXPORTED = (  # ends of exported files
+    ".onnx", ".onnx_data", ".onnx.data", "openvino_model.xml", "openvino_model.bin",
+    "openvino_model_qint8_quantized.xml", "openvino_model_qint8_quantized.bin",
+)  # fmt: skip
 _CONTENT = (".safetensors", "tokenizer.json")  # ends of the files that an exported file was made of
 
 

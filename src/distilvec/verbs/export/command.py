@@ -17,7 +17,7 @@ from distilvec.cli.options import (
 def export(
     model: Model,
     to: Annotated[
-        Literal["onnx", "onnx-fp16", "onnx-int8", "openvino", "projected", "router"],
+        Literal["onnx", "onnx-fp16", "onnx-int8", "openvino", "openvino-int8", "projected", "router"],
         option("The form (docs/export.md); projected and router need RUN/student."),
     ] = "onnx",
     out: Annotated[

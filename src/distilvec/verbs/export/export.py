@@ -29,7 +29,7 @@ from distilvec.evaluation.parity import RANKED, Tolerance, measure_parity, with_
 from distilvec.evaluation.suite import read_suite
 from distilvec.evaluation.tasks import RetrievalTask
 from distilvec.formats.onnx import Graph, OnnxEmbedder, check_onnx_place, export_copy, export_onnx, to_half, to_int8
-from distilvec.formats.openvino import OpenvinoEmbedder, check_openvino_place, to_openvino
+from distilvec.formats.openvino import OpenvinoEmbedder, check_openvino_place, to_openvino, to_openvino_int8
 from distilvec.formats.replace import read_record, real
 from distilvec.formats.sentence_transformers import replace_card, save_router, save_student
 from distilvec.models.checks import check_place, stated_width
@@ -192,6 +192,13 @@ FORMS = {  # names of files as transformers.js, fastembed, TEI and sentence-tran
     "onnx-int8": ExportForm("onnx/model_quantized.onnx", to_int8, Tolerance(0.99, 0.8, 0.97)),
     "openvino": ExportForm(
         "openvino/openvino_model.xml", to_openvino, Tolerance(0.9999, 0.98, 0.999), "openvino", check_openvino_place
+    ),
+    "openvino-int8": ExportForm(
+        "openvino/openvino_model_qint8_quantized.xml",
+        to_openvino_int8,
+        Tolerance(0.99, 0.8, 0.97),
+        "openvino",
+        check_openvino_place,
     ),
 }
 FOLDERS = {"projected": export_projected, "router": export_router}  # forms of a run's student that are model folders

@@ -39,6 +39,7 @@ from distilvec.models.experts import Experts
 from distilvec.models.load import load_tokenizer
 from distilvec.pipeline.claim import check_training, claim_folder, refuse_foreign
 from distilvec.train.metrics import Metric, read_metrics
+from distilvec.train.start import Standing
 from distilvec.train.trainer import Trainer, TrainingHooks
 from experiments.causal.align import align_responses, common_tokens
 from experiments.causal.answers import score_tests
@@ -159,7 +160,7 @@ def load_causal_model(key: str, name: str, revision: str | None, dtype: torch.dt
 @torch.no_grad()
 def validation_cross_entropy(
     encoder: CausalEncoder, objective: Objective, data: CausalData, accelerator: Accelerator, batch_size: int
-) -> tuple[dict[str, float], Metric]:
+) -> tuple[dict[str, float], Standing]:
     """Cross-entropy a token of the validation responses (nats; tokens count alike), perplexity; the first is watched.
 
     Every process takes all rows. Values of students with different tokenizers cannot be compared.
@@ -175,7 +176,7 @@ def validation_cross_entropy(
         total += torch.stack([(losses * count).sum(), count.sum()]).double()
     mean = float(total[0] / total[1])
     numbers = {"cross_entropy": mean, "perplexity": float(np.exp(min(mean, 700.0)))}
-    return numbers, Metric("cross_entropy", mean, higher_is_better=False)
+    return numbers, Standing(Metric("cross_entropy", mean, higher_is_better=False))
 
 
 def _report(recipe: CausalRecipe, folder: Path, trainer: Trainer) -> dict[str, Any]:

@@ -36,10 +36,10 @@ from distilvec.students.task_head import save_head
 from distilvec.train.checkpoint import Progress, read_progress, save_objective
 from distilvec.train.dataset import TrainingData
 from distilvec.train.length import Pace, read_steps, steps_within, write_steps
-from distilvec.train.metrics import Callback, Metric, ShippedNumbers, shipped_numbers
+from distilvec.train.metrics import Callback, ShippedNumbers, shipped_numbers
 from distilvec.train.sharding import whole_model
 from distilvec.train.stages import Stage, stage_progress, take_over
-from distilvec.train.start import BEHIND_LAYER_RATE, HIGHEST_RATE
+from distilvec.train.start import BEHIND_LAYER_RATE, HIGHEST_RATE, Standing
 from distilvec.train.trainer import Trainer, TrainingHooks, steps_between
 from distilvec.train.validation import padded_tokens, validate_student
 
@@ -288,7 +288,7 @@ def measure_pace(encoder: Encoder, objective: Objective, data: TrainingData, tra
 
     def timed(
         encoder: Any, objective: Objective, data: Any, accelerator: Accelerator, size: int
-    ) -> tuple[dict[str, float], Metric]:
+    ) -> tuple[dict[str, float], Standing]:
         _finish_device(accelerator.device)  # the steps before
         began = time.monotonic()
         result = validate_student(encoder, objective, data, accelerator, size)

@@ -72,7 +72,7 @@ class Standing:
     """
 
     metric: Metric
-    overlap: float
+    overlap: float = 0.0
 
     def is_better_than(self, other: Standing | None) -> bool:
         """Whether this student has a higher overlap@10, or as high a one and a better metric.

@@ -28,7 +28,7 @@ from distilvec.train.checkpoint import Progress, load_checkpoint, save_checkpoin
 from distilvec.train.dataset import TrainingData, TrainingRows
 from distilvec.train.distillation import StepGradients, prepare_distillation
 from distilvec.train.length import CLOSEST_JUDGED, FLAT, FLAT_VALIDATIONS, decay_steps
-from distilvec.train.metrics import OVERLAP_BY_CHANCE, VALIDATION_OVERLAP, Callback, Metric, MetricsLog, RunningMeans
+from distilvec.train.metrics import OVERLAP_BY_CHANCE, Callback, MetricsLog, RunningMeans
 from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor, OptionMonitor
 from distilvec.train.optimizer import (
     build_optimizer,
@@ -58,8 +58,8 @@ from distilvec.train.start import (
 from distilvec.train.update import FiniteGuard, Update, all_finite
 from distilvec.train.validation import validate_student
 
-# (encoder, objective, data, accelerator, batch size) -> (numbers by name, the one that is watched)
-Validate = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, float], Metric]]
+# (encoder, objective, data, accelerator, batch size) -> (numbers by name, those that decide)
+Validate = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, float], Standing]]
 
 
 EARLY_STEPS = 3  # they move the weights little: where the loss is nan so soon, it is the method's more often
@@ -363,24 +363,24 @@ class Trainer:
         self._refuse_failure(weights=True)
         state = self.state
         module = self.module
-        numbers, metric = self.hooks.validate(
+        numbers, standing = self.hooks.validate(
             module.encoder, module.objective, self.data, self.accelerator, self.train.batch_size
         )
-        self.metrics.write(state.step, state.passes, "eval", numbers, metric)
+        self.metrics.write(state.step, state.passes, "eval", numbers, standing.metric)
         # What a random head gets right by chance says nothing about the student
         head = module.objective.head
         is_candidate = state.step > 0 or head is None or (isinstance(head, TaskHead) and head.fitted)
-        if metric.higher_is_better is None:
+        if standing.metric.higher_is_better is None:
             is_best = state.step > 0 or self.total_steps == 0
         else:
-            state.last = Standing(metric, numbers.get(VALIDATION_OVERLAP, 0.0))
+            state.last = standing
             if state.step == 0:
-                state.start = state.last
-            is_best = is_candidate and state.last.is_better_than(state.best)
+                state.start = standing
+            is_best = is_candidate and standing.is_better_than(state.best)
             if is_best:
                 # The most that a saved student had: else many small losses, each within chance, would add up
-                most = max(state.last.overlap, 0.0 if state.best is None else state.best.overlap)
-                state.best = Standing(metric, most)
+                most = max(standing.overlap, 0.0 if state.best is None else state.best.overlap)
+                state.best = Standing(standing.metric, most)
         if is_best:
             state.best_step = state.step
             self.hooks.save("student")

@@ -22,14 +22,15 @@ from distilvec.losses.supervised import task_loss
 from distilvec.students.encoder import Encoder
 from distilvec.train.dataset import TrainingData
 from distilvec.train.metrics import VALIDATION_OVERLAP, Metric
+from distilvec.train.start import Standing
 
 ROWS_SEARCHED = 1024  # together: their scores against all texts are in memory
 
 
 def validate_student(
     encoder: Encoder, objective: Objective, data: TrainingData, accelerator: Accelerator, batch_size: int
-) -> tuple[dict[str, float], Metric]:
-    """Numbers on the validation rows, and the metric among them that training and report watch.
+) -> tuple[dict[str, float], Standing]:
+    """Numbers on the validation rows, and those among them that decide which student is saved.
 
     `similarity_gap`, of a student in a space of its own, does not rank students. It asks for cosines as large as the
     teacher's, which losses that only order texts, or spread them, do not give. So the last weights ship. Nor does the
@@ -38,12 +39,13 @@ def validate_student(
     if objective.head is not None:
         numbers = task_metrics(encoder, objective.head, data, accelerator, batch_size)
         name, value = next(iter(numbers.items()))  # the first one is the score of this kind of task
-        return numbers, Metric(name, value, higher_is_better=True)
+        return numbers, Standing(Metric(name, value, higher_is_better=True))
     numbers = teacher_distance(encoder, data, accelerator, batch_size, objective.in_teacher_space)
     if objective.in_teacher_space:
         ranks = not objective.reads_pairs
-        return numbers, Metric("distance", numbers["distance"], higher_is_better=False if ranks else None)
-    return numbers, Metric("similarity_gap", numbers["similarity_gap"], higher_is_better=None)
+        distance = Metric("distance", numbers["distance"], higher_is_better=False if ranks else None)
+        return numbers, Standing(distance, numbers.get(VALIDATION_OVERLAP, 0.0))
+    return numbers, Standing(Metric("similarity_gap", numbers["similarity_gap"], higher_is_better=None))
 
 
 @torch.no_grad()

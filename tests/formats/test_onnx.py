@@ -165,17 +165,10 @@ def test_threads_and_missing_inputs(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-
     model = loaded(tmp_path)
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
     with refused("broken.onnx"):
         OnnxEmbedder(tmp_path / "broken.onnx")
-    static = SentenceTransformer(
-        modules=[StaticEmbedding(model[0].tokenizer.backend_tokenizer, embedding_dim=WIDTH)], device="cpu"
-    )
-    with refused("model", "StaticEmbedding"):
-        export_onnx(static, tmp_path / "static.onnx")
     (tmp_path / "file").write_text("")
     with refused("--out", "file"):
         export_onnx(model, tmp_path / "file" / "model.onnx")

@@ -17,7 +17,6 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config.schema import PARTS
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.memory import measure_memory
-from distilvec.formats.onnx import export_onnx
 from distilvec.models.load import load
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -181,7 +180,7 @@ def test_a_plan_says_what_the_student_is(tiny_recipe, tmp_path, shared_cache):
     assert "static" in lines["student"]
 
 
-def test_a_saved_student_is_served_and_embeds_but_has_no_graph(recipe, tmp_path, no_pages):
+def test_a_saved_student_is_served_and_embeds(recipe, tmp_path, no_pages):
     folder = tmp_path / "run" / "student"
     run(recipe, tmp_path / "run")
     student = load(folder, device="cpu")
@@ -191,5 +190,3 @@ def test_a_saved_student_is_served_and_embeds_but_has_no_graph(recipe, tmp_path,
     assert [served.measure(text)[1] for text in TEXTS] == counts
     np.testing.assert_allclose(open_embedder(str(folder)).embed(TEXTS), student.encode(TEXTS), atol=1e-6)
     assert measure_memory(folder, 2, 8, 1)["memory_mb"] > 0
-    with refused("model", "static"):
-        export_onnx(student, tmp_path / "student.onnx")

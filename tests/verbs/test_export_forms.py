@@ -16,6 +16,7 @@ from architectures import bert, sentence_transformer
 from refusals import refused
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, StaticEmbedding
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import PACKAGES
@@ -30,6 +31,7 @@ from distilvec.report.json_values import from_json
 from distilvec.report.model_card import model_card
 from distilvec.report.record import RunRecord
 from distilvec.students.task_head import TaskModel, save_head
+from distilvec.teachers.open import open_embedder
 from distilvec.verbs.export.command import export
 from distilvec.verbs.export.export import FORMS, export_model
 
@@ -149,6 +151,25 @@ def test_openvino_int8_has_a_text_alone_and_in_a_batch_alike_and_a_byte_for_each
     for text, vector in zip(world.texts[:8], together, strict=True):
         [[alone]] = embedder.run(graph_inputs(world.model, [text]))
         assert alone @ vector / np.linalg.norm(alone) / np.linalg.norm(vector) > 0.9995
+
+
+@pytest.mark.parametrize("to", ["onnx", "onnx-int8", "openvino", "openvino-int8"])
+def test_a_static_model_has_every_form(world: SimpleNamespace, to: str) -> None:
+    """A mean of table rows, before a linear layer; a text without a token has the vector of the layer's bias."""
+    for package in PACKAGES[FORMS[to].extra]:
+        pytest.importorskip(package)
+    tokenizer = world.model[0].tokenizer.backend_tokenizer
+    tokenizer.post_processor = None
+    rows = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 16)).astype(np.float32)
+    modules = [StaticEmbedding(tokenizer, embedding_weights=rows), Dense(16, 24, activation_function=torch.nn.Tanh())]
+    model = SentenceTransformer(modules=modules, prompts={"query": "find: "}, device="cpu")
+    record = {"format": 1, "name": "static"}
+    save_student(model, world.folder, record, model_card(from_json(RunRecord, record)))
+    found = export_model(str(world.folder), to, suite=world.suite)
+    assert found.forms[to].mean_cosine > 0.999 and not found.forms[to].out_of_tolerance
+    embedder, texts = open_embedder(str(found.path)), [*world.texts[:5], world.texts[0] * 300, "☃"]
+    difference = np.abs(embedder.embed(texts, "query") - model.encode_query(texts)).max()
+    assert difference < (0.05 if "int8" in to else 1e-5)
 
 
 def test_exports_send_no_events(world: SimpleNamespace, tmp_path: Path) -> None:

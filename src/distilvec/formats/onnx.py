@@ -35,7 +35,7 @@ from distilvec.formats.read_back import PROBES
 from distilvec.formats.replace import real
 from distilvec.formats.sentence_transformers import in_float32
 from distilvec.models.load import evaluating
-from distilvec.models.parts import is_static, max_length
+from distilvec.models.parts import can_pad, is_static, max_length, text_tokenizer
 from distilvec.models.tokenizers import fill_empty_texts
 from distilvec.students.attention import NAME as OUR_ATTENTION
 from distilvec.students.task_head import AFTER_HEAD
@@ -76,18 +76,29 @@ class Graph(nn.Module):
 
     def __init__(self, model: SentenceTransformer, head: TaskHead | None = None) -> None:
         super().__init__()
-        refuse_static(model)
         self.model, self.head = model, head
         self.outputs = OUTPUTS if head is None else (*OUTPUTS, LOGITS)
-        self.token_types = "token_type_ids" in inspect.signature(model[0].auto_model.forward).parameters
+        self.is_static = is_static(model)
+        self.token_types = not self.is_static and (
+            "token_type_ids" in inspect.signature(model[0].auto_model.forward).parameters
+        )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Return vectors [batch, dim], the backbone's states [batch, tokens, hidden size], and logits with a head."""
+        """Return vectors [batch, dim], the backbone's states [batch, tokens, hidden size], and logits with a head.
+
+        The states of a static model are the rows of its table.
+        """
         features: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.token_types:
             features["token_type_ids"] = torch.zeros_like(input_ids)
+        modules = list(self.model)
+        if self.is_static:
+            rows = nn.functional.embedding(input_ids, modules.pop(0).embedding.weight)
+            mask = attention_mask.unsqueeze(-1).to(rows.dtype)
+            mean = (rows * mask).sum(1) / mask.sum(1).clamp(min=1)  # zeros for a text without a token
+            features |= {"token_embeddings": rows, "sentence_embedding": mean}
         pooled = None
-        for module in self.model:
+        for module in modules:
             if pooled is None and type(module).__name__ in AFTER_HEAD:
                 pooled = features["sentence_embedding"]
             features = module(features)
@@ -146,7 +157,6 @@ def export_onnx(model: SentenceTransformer, path: Path, head: TaskHead | None = 
     Note: torch's TorchScript exporter is tried first (seconds), then the newer one (minutes), which Gemma 3 needs.
     """
     require_extra("onnx", "--to onnx")
-    refuse_static(model)
     plain = export_copy(model)
     size = sum(weight.nbytes for weight in plain.parameters())
     if size > LARGEST:
@@ -192,9 +202,10 @@ def _write_checked(plain: SentenceTransformer, path: Path, head: TaskHead | None
             problems.append(f"vectors differ from PyTorch's by up to {difference:.2g}, allowed is {TOLERANCE:g}")
     finally:
         remove(folder)
+    backbone = getattr(plain[0], "auto_model", plain[0])
     raise DistilvecError(
-        f"{type(plain[0].auto_model).__name__} cannot be exported to ONNX: {problems[0]}; with torch's newer "
-        f"exporter: {problems[1]}.",
+        f"{type(backbone).__name__} cannot be exported to ONNX: {problems[0]}; with torch's newer exporter: "
+        f"{problems[1]}.",
         "Serve it with PyTorch, or try other versions of torch and transformers.",
         key="model",
     )
@@ -208,15 +219,12 @@ def parity(
     Texts, at least one, are encoded each alone and padded together. NaN if either gives NaN.
     """
     batches = [[text] for text in texts]
-    if model[0].tokenizer.pad_token is not None and len(texts) > 1:
+    if can_pad(model) and len(texts) > 1:
         batches.append(list(texts))
     differences: list[float] = []
     for batch in batches:
         tokens = graph_inputs(model, batch)
-        with evaluating(model):
-            features = model({name: values.to(model.device) for name, values in tokens.items()})
-        vectors = truncate_embeddings(features["sentence_embedding"], model.truncate_dim)  # as `encode` ends
-        expected = [vectors.float().cpu().numpy()]
+        expected = [_vectors(model, batch, tokens)]
         outputs: tuple[str, ...] = OUTPUTS[:1]
         if head is not None:
             expected += Graph(model, head).eval().run(tokens, [LOGITS])
@@ -226,14 +234,15 @@ def parity(
     return float(np.max(differences))  # np.max, unlike max, is NaN if one of them is
 
 
-def refuse_static(model: SentenceTransformer) -> None:
-    """Raise DistilvecError for a static model, whose graph would have nothing but a table to compute with."""
-    if is_static(model):
-        raise DistilvecError(
-            f"it begins with a {type(model[0]).__name__}: a static model has no transformer to export.",
-            "Load its folder with sentence-transformers: a mean of table rows needs no runtime.",
-            key="model",
-        )
+def _vectors(model: SentenceTransformer, texts: list[str], tokens: Mapping[str, Tensor]) -> npt.NDArray[np.float32]:
+    """Return the vectors that sentence-transformers gives for `tokens`, which are those of the texts."""
+    if is_static(model):  # it reads tokens in another form, and all of a text
+        whole: npt.NDArray[np.float32] = model.encode(texts, prompt="")
+        return whole
+    with evaluating(model):
+        features = model({name: values.to(model.device) for name, values in tokens.items()})
+    vectors = truncate_embeddings(features["sentence_embedding"], model.truncate_dim)  # as `encode` ends
+    return np.asarray(vectors.float().cpu().numpy())
 
 
 def export_copy(model: SentenceTransformer) -> SentenceTransformer:
@@ -271,8 +280,11 @@ def export_copy(model: SentenceTransformer) -> SentenceTransformer:
 def graph_inputs(model: SentenceTransformer, texts: list[str], most: int = _PROBE_TOKENS) -> dict[str, Tensor]:
     """Return `input_ids` and `attention_mask` [texts, tokens] of texts, truncated to `most` tokens.
 
-    An empty text becomes one unknown token, as for the model itself (teachers/encode.py).
+    An empty text becomes one unknown token, as for the model itself (teachers/encode.py). A static model reads whole
+    texts without special tokens.
     """
+    if is_static(model):
+        return _rows_of_texts(model, texts)
     limit = min(max_length(model), most)
     tokenizer = model[0].tokenizer
     tokens = tokenizer(texts, truncation=True, max_length=limit, padding=len(texts) > 1, return_tensors="pt")
@@ -281,13 +293,25 @@ def graph_inputs(model: SentenceTransformer, texts: list[str], most: int = _PROB
     return features
 
 
+def _rows_of_texts(model: SentenceTransformer, texts: list[str]) -> dict[str, Tensor]:
+    """Return the tokens of a static model, padded; a text without a token has a mask of zeros."""
+    encodings = model[0].tokenizer.encode_batch(texts, add_special_tokens=False)
+    longest = max(1, *(len(encoding.ids) for encoding in encodings))
+    ids = torch.zeros(len(texts), longest, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, encoding in enumerate(encodings):
+        ids[row, : len(encoding.ids)] = torch.tensor(encoding.ids, dtype=torch.int64)
+        mask[row, : len(encoding.ids)] = 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
 def _write_graph(graph: Graph, path: Path, dynamo: bool) -> None:
     """Trace the model on a small padded batch and write the graph."""
     model = graph.model
     limit = min(max_length(model), 12)
     ids = graph_inputs(model, [PROBES[1]])["input_ids"][:, :limit].repeat(2, 1)
     mask = torch.ones_like(ids)
-    mask[1, 0 if model[0].tokenizer.padding_side == "left" else -1] = 0
+    mask[1, 0 if text_tokenizer(model).padding_side == "left" else -1] = 0
     names: dict[str, Any] = {"input_names": list(INPUTS), "output_names": list(graph.outputs), "dynamo": dynamo}
     if dynamo:
         free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}

@@ -35,6 +35,11 @@ def text_tokenizer(model: SentenceTransformer) -> PreTrainedTokenizerBase:
     return copy
 
 
+def can_pad(model: SentenceTransformer) -> bool:
+    """Return whether texts of several lengths make a batch; without a padding token they cannot."""
+    return is_static(model) or model[0].tokenizer.pad_token is not None
+
+
 def loses_space_unseen(model: SentenceTransformer) -> bool:
     """Return whether software that reads backbone and pooling alone gives vectors of another space, of the same width.
 

@@ -20,7 +20,7 @@ from distilvec.core.vectors import first_dims
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, graph_inputs
 from distilvec.formats.openvino import OpenvinoEmbedder
 from distilvec.models.load import load_model, model_similarity, role_prompts
-from distilvec.models.parts import max_length, tokens_without_row
+from distilvec.models.parts import can_pad, max_length, tokens_without_row
 from distilvec.teachers.encode import EmbeddedBatch, check_tokens, collect
 
 BATCH = 8
@@ -108,8 +108,7 @@ class GraphEmbedder:
         prompt = self.prompts[role]
         check_tokens(self.model, self._tokens_without_row, [prompt + text for text in texts], self.name)
         order = np.array(sorted(range(len(texts)), key=lambda row: len(texts[row])), dtype=np.int64)
-        can_pad = self.model[0].tokenizer.pad_token is not None
-        batch_size = BATCH if role == "document" and can_pad else 1
+        batch_size = BATCH if role == "document" and can_pad(self.model) else 1
         characters = max(1, sum(len(text) for text in texts))
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]

@@ -173,6 +173,9 @@ WRONG = {  # arguments of `distill`, and what is said
     "model texts.txt --method redcat": "did you mean 'redact'?",
     "db": "[TEACHER] db holds docs.lance",
     "runs/none texts.txt": "[TEACHER] runs/none does not exist",
+    "dump.jsonl": "[--column] dump.jsonl has the columns vec, body, lang;",
+    "dump.jsonl --column embedding=vex": "[--column] dump.jsonl has no column 'vex' (vec, body, lang); did you mean",
+    "dump.jsonl --column embedding=vec --where long=en": "[--where] dump.jsonl has no column 'long'",
 }
 
 
@@ -184,6 +187,7 @@ def test_wrong_texts_columns_and_sizes_are_refused_before_torch_is_imported(tmp_
     for folder in ("empty", "model", "db/docs.lance"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "dump.jsonl").write_text('{"vec": [0.1, 0.2], "body": "a text", "lang": "en"}')
     code = (
         "import sys, time; from distilvec.__main__ import run_command\n"
         "for line in sys.argv[1:]:\n"

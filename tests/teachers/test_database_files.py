@@ -136,7 +136,7 @@ def test_what_is_no_table_of_duckdb_is_refused(folder):
     with duck(folder) as connection:
         fill(connection)
         connection.execute("CREATE TABLE odd AS SELECT 1 AS rowid, content, vector FROM docs")
-    with refused("teacher.vectors", "docz"):
+    with refused("teacher.vectors", "has no table 'docz'; it has docs, odd."):
         read(f"duckdb://{folder}/db/my.duckdb/docz", folder)
     with refused("teacher.vectors", "hides DuckDB's own"):
         read(f"duckdb://{folder}/db/my.duckdb/odd", folder)

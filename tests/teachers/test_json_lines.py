@@ -107,6 +107,18 @@ def test_fields_of_any_name_are_read_by_their_dotted_names(tmp_path):
         read(path, tmp_path, columns={"text": "_source.txt", "embedding": "_source.title"})
 
 
+def test_the_only_long_list_of_numbers_is_the_vector(tmp_path):
+    rows = []
+    for row, text in enumerate(TEXTS):
+        vectors = {"body_vector": [row + 1.0] * 64}
+        rows.append(elastic({"content": text}, vectors, row))
+    _, found = read(write(tmp_path / "dump.jsonl", rows), tmp_path)
+    assert list(found) == TEXTS and len(found[TEXTS[0]]) == 64
+    rows[-1]["_source"]["title_vector"] = [1.0] * 64
+    with refused("teacher.columns", "_source.body_vector"):
+        read(write(tmp_path / "two.jsonl", rows), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("row", "fix"),
     [

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import DistilvecError, about
 from distilvec.core.files import absolute_path
 from distilvec.core.model_name import MODEL_FILES
-from distilvec.teachers.indexes.stores import is_index, nothing_to_read, read_address
+from distilvec.teachers.indexes.stores import is_index, nothing_to_read, open_reader, read_address
 
 Kind = Literal["model", "export", "table", "api"]
 
@@ -95,3 +95,18 @@ def index_keys(
     if repeats is not None:
         keys["repeats"] = repeats
     return keys
+
+
+def check_index(index: str, columns: Mapping[str, str], where: Mapping[str, Any] | None = None) -> None:
+    """Refuse an address, a missing package, and where it takes no time a table, column or condition, before torch."""
+    keys = index_keys(index, columns=columns, where=where)
+
+    from distilvec.config.recipe import section_of  # not needed for a wrong path
+    from distilvec.config.schema import TeacherSection
+
+    section = section_of(TeacherSection, "teacher", keys)
+    with about("teacher.vectors", index):
+        reader = open_reader(section, read_address(index))
+        if reader.opens_at_once:
+            with reader:
+                pass

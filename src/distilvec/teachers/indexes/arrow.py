@@ -17,6 +17,7 @@ class ArrowFile(Reader):
     """The rows of a file; the cursor counts them."""
 
     takes_where = True
+    opens_at_once = True
 
     def open(self) -> None:
         """Find the columns."""

@@ -9,6 +9,7 @@ from typing import Any
 from distilvec.core.addresses import Address
 from distilvec.core.arrow import field_names, top_column
 from distilvec.core.errors import DistilvecError
+from distilvec.data.task_rows import some_of
 from distilvec.teachers.cache.columns import find_columns
 from distilvec.teachers.indexes.conditions import check_names, sql_condition
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, database_files, quoted, read_arrow, split_address
@@ -24,6 +25,7 @@ class DuckTable(Reader):
     """
 
     takes_where = True
+    opens_at_once = True
 
     @classmethod
     def files(cls, address: Address) -> list[Path]:
@@ -38,7 +40,12 @@ class DuckTable(Reader):
         self.connection = duckdb.connect(str(path), read_only=True)
         self.opened.callback(self.connection.close)
         self.table = ".".join(quoted(part) for part in name.split(".", 1))
-        schema = self.connection.sql(f"SELECT * FROM {self.table} LIMIT 0").to_arrow_table().schema
+        try:
+            schema = self.connection.sql(f"SELECT * FROM {self.table} LIMIT 0").to_arrow_table().schema
+        except duckdb.CatalogException:
+            rows = self.connection.execute("SHOW ALL TABLES").fetchall()
+            tables = some_of(f"{schema}.{table}".removeprefix("main.") for _, schema, table, *_ in rows)
+            raise DistilvecError(f"{path} has no table '{name}'; it has {tables or 'none'}.", "Name one.") from None
         if _ROW in schema.names:
             problem = f"{self.address} has a column {_ROW}, which hides DuckDB's own."
             raise DistilvecError(problem, "Rename it.")

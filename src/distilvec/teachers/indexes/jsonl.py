@@ -24,6 +24,7 @@ from distilvec.teachers.indexes.conditions import check_names, is_allowed
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_id, read_origin, read_text
 
 _FIRST_LINES = 1000  # whose fields are known before any is chosen; more are read where vectors or texts are missing
+_LONG_LIST = 32  # numbers; shorter lists may be coordinates or counts
 _FIRST_CHUNKS = 10  # of a list of objects, whose fields are known
 # The field of a dump by which its product is known, and how that product gives vectors
 _EXPORTS = {
@@ -40,12 +41,17 @@ _EXPORTS = {
 class Field:
     """A field by its dotted name. `chunks`: the name of the list of objects that it lies in; empty for none.
 
-    `holds_vectors`: some line has a list of numbers there.
+    `width`: the numbers of the longest list of numbers there.
     """
 
     name: str
     chunks: str
-    holds_vectors: bool
+    width: int
+
+    @property
+    def holds_vectors(self) -> bool:
+        """Whether some line has a list of numbers there."""
+        return self.width > 1
 
     def of(self, document: Mapping[str, Any], chunk: Mapping[str, Any]) -> Any:
         """The value in a document or in one of its chunks; None where there is none."""
@@ -58,6 +64,7 @@ class JsonLines(Reader):
     """The rows of a file, an object a line; the cursor counts lines. A .gz or .zst is unpacked while it is read."""
 
     takes_where = True
+    opens_at_once = True
 
     def open(self) -> None:
         """Find the fields."""
@@ -215,10 +222,10 @@ def _add_fields(fields: dict[str, Field], value: Mapping[str, Any], prefix: str,
     for key, content in value.items():
         name = f"{prefix}{key}"
         before = fields.get(name)
-        holds_vectors = before is not None and before.holds_vectors
-        if isinstance(content, list) and len(content) > 1:
-            holds_vectors = holds_vectors or all(type(number) in (float, int) for number in content)
-        fields[name] = Field(name, chunks, holds_vectors)
+        width = 0 if before is None else before.width
+        if isinstance(content, list) and all(type(number) in (float, int) for number in content):
+            width = max(width, len(content))
+        fields[name] = Field(name, chunks, width)
         if isinstance(content, Mapping):
             _add_fields(fields, content, f"{name}.", chunks)
         elif isinstance(content, list):
@@ -232,6 +239,7 @@ def _usual_name(part: Part, fields: Mapping[str, Field], chunks: str) -> str | N
 
     Of an object with a usual name the fields count: content.body.
     Vectors may have names of their own below it, as those of Weaviate: vector.default. Pinecone calls them values.
+    Elasticsearch names none: there the only field with long lists of numbers has the vectors.
     """
     candidates = []
     for field in fields.values():
@@ -247,4 +255,7 @@ def _usual_name(part: Part, fields: Mapping[str, Field], chunks: str) -> str | N
             continue
         if last in usual_names:
             candidates.append((field.chunks != chunks, len(above), usual_names.index(last), field.name))
+    long_lists = [field.name for field in fields.values() if field.width >= _LONG_LIST]
+    if part == "embedding" and not candidates and len(long_lists) == 1:
+        return long_lists[0]
     return min(candidates)[-1] if candidates else None

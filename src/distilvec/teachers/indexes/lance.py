@@ -20,6 +20,7 @@ class LanceTable(Reader):
 
     default_metric = "l2"
     takes_where = True
+    opens_at_once = True
 
     def open(self) -> None:
         """Open the table, and find its columns."""

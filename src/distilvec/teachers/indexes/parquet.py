@@ -25,6 +25,7 @@ class ParquetFiles(Reader):
     """The rows of all files; the cursor counts them."""
 
     takes_where = True
+    opens_at_once = True
 
     @classmethod
     def files(cls, address: Address) -> list[Path]:

@@ -74,6 +74,7 @@ class Reader(ABC):
     has_texts: ClassVar[bool] = True  # False: they are in a file of their own, `texts`
     takes_settings: ClassVar[bool] = False  # behind the ? of an address
     takes_where: ClassVar[bool] = False  # gives rows that meet `where` alone
+    opens_at_once: ClassVar[bool] = False  # in less than a second, whatever its size: commands open it before models
     default_metric: ClassVar[str | None] = None  # the store's own, by which it searches where `metric` is None
 
     def __init__(self, address: Address, choices: Mapping[Part, str] | None = None, texts: Path | None = None) -> None:

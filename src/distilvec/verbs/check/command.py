@@ -15,12 +15,13 @@ from distilvec.cli.options import (
     check_input,
     check_model_path,
     check_outputs,
+    names_by_key,
     option,
     read_columns,
     read_where,
 )
 from distilvec.cli.output import write_result
-from distilvec.core.errors import about
+from distilvec.core.errors import about, set_by
 
 
 def check(
@@ -104,7 +105,7 @@ def check(
     check_input(texts, "--texts")
     check_input(test, "--test")
 
-    from distilvec.teachers.sources import index_keys
+    from distilvec.teachers.sources import check_index
     from distilvec.verbs.distill.words import TextName, check_texts, text_paths
 
     query_names = [TextName(word) for word in queries or []]
@@ -118,8 +119,9 @@ def check(
     check_outputs([("--json", json_file)], inputs)
 
     column_names = read_columns(columns or [])
-    with about("index"):
-        index_keys(index)  # refuses a wrong address before models are loaded
+    conditions = read_where(where) if where else None
+    with set_by(names_by_key(check)):
+        check_index(index, column_names, conditions)
 
     from distilvec.cli.terminal import print_result, show_log, show_problems, show_scores
     from distilvec.verbs.check.check import check as check_model_with_index
@@ -134,7 +136,7 @@ def check(
         sample=sample,
         columns=column_names,
         texts=texts,
-        where=read_where(where) if where else None,
+        where=conditions,
         limit=limit,
         similarity=similarity,
         repeats=repeats,

@@ -16,6 +16,7 @@ from distilvec.cli.options import (
     check_input,
     check_model_path,
     check_outputs,
+    names_by_key,
     option,
     read_columns,
     read_where,
@@ -160,7 +161,7 @@ def distill(
     """
     from distilvec.core.method_file import check_method_name
     from distilvec.students.design import parse_size
-    from distilvec.teachers.sources import source_kind
+    from distilvec.teachers.sources import check_index, source_kind
     from distilvec.verbs.distill.words import (
         TextName,
         check_content,
@@ -197,6 +198,10 @@ def distill(
     from distilvec.config.recipe import read_overrides
 
     overrides = read_overrides(changes)
+    conditions = read_where(where) if where else None
+    if source_kind(teacher) == "table" and not any(key.startswith("teacher.") for key in overrides):
+        with set_by(names_by_key(distill) | {"teacher.vectors": "teacher"}):
+            check_index(teacher, column_names, conditions)
     if source_kind(teacher) in ("model", "api"):
         check_has_texts(teacher, names or None)
         with set_by(source_names(len(names), column="--column")):
@@ -230,7 +235,7 @@ def distill(
         out=out,
         api_model=api_model,
         columns=column_names,
-        where=read_where(where) if where else None,
+        where=conditions,
         limit=limit,
         similarity=similarity,
         repeats=repeats,

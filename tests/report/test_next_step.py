@@ -17,6 +17,7 @@ INDEX = {
     "origin": "index", "queries": 500, "candidates": 5500, "texts": 6000, "similarity": "cosine",
     "student": {"among": SHARE}, "start": START, "gain": GAIN,
 }  # fmt: skip
+FITS = {"student": {"among": {"mean": 0.9, "low": 0.88, "high": 0.92}}}
 STUDENT = {"base_model": "all-MiniLM-L6-v2", "layers": 6, "parameters": 22_700_000}
 IMPROVING = [
     {"step": step, "eval/distance": value, "watched": "distance", "better": "lower"}
@@ -54,11 +55,14 @@ def step_of(judgement=None, student=None, training=None, recipe=None, history=()
         ({"recipe": {"student": {"size": "5M"}}, "student": {"parameters": 5e6}}, "5.0M", "student.size=null"),
         ({}, "another student", "distill mydb/docs.lance --column text=content --student intfloat"),
         ({"student": {"base_model": "intfloat/multilingual-e5-small"}}, "", "report runs/queries --open"),
-        ({"judgement": {"student": {"among": {"mean": 0.9, "low": 0.88, "high": 0.92}}}}, "", "--to onnx-int8"),
+        ({"judgement": FITS}, "", "--to onnx-int8"),
         ({"training": {"fitted": True}}, "", "recipe.yaml train.epochs=auto --out runs/queries"),
         ({"training": {"best_step": 0, "learning_rate": 4e-4, "stages": [
             {"name": "only", "method": "redact", "trained": "all", "learning_rate": 4e-4, "steps": 9, "texts": 9,
              "minutes": 1.0, "dropped": True}]}}, "", "train.learning_rate=1.0e-04 --out runs/queries-slower"),
+        ({"training": {"best_step": 0, "learning_rate": 4e-4}, "judgement": FITS}, "untrained", "--size 5M"),
+        ({"training": {"best_step": 0, "learning_rate": 4e-4}, "judgement": FITS,
+          "recipe": {"student": {"size": "5M"}}}, "", "--to onnx-int8"),
     ],
 )  # fmt: skip
 def test_the_first_way_that_is_open(changes, why, words):
@@ -73,5 +77,4 @@ def test_a_length_that_is_enough_is_not_prolonged():
 
 
 def test_a_static_student_is_served():
-    fits = {"student": {"among": {"mean": 0.9, "low": 0.88, "high": 0.92}}}
-    assert step_of(judgement=fits, student={"layers": 0}).command == "distilvec serve runs/queries/student"
+    assert step_of(judgement=FITS, student={"layers": 0}).command == "distilvec serve runs/queries/student"

@@ -23,6 +23,7 @@ from distilvec.train.start import SLOWER
 ENOUGH = 0.9  # of the texts that are seen where train.epochs is "auto"
 USUAL_LENGTH = ("train.epochs=auto", "train.minutes=null", "train.max_steps=null")
 OTHER_STUDENT = "intfloat/multilingual-e5-small"  # of another family, for an index that English layers do not fit
+SMALLER = "5M"  # of a model that fits an index as it is
 # of a recipe's teacher: with any of them the commands, which take its name alone, would open another model
 TEACHER_SETTINGS = (
     "revision", "preset", "prompts", "pooling", "normalize", "max_length", "truncate_dim", "similarity", "adapters",
@@ -41,10 +42,11 @@ class NextStep:
 def next_step(report: Report) -> NextStep:
     """Return the first way on that is open to this run.
 
-    A student that was fitted is trained; a training that brought nothing is tried again at a lower rate; a student that
-    does not fit its index gets more training, rows or parameters, as far as there are any, else gives way to another
-    one, or its page is read. All others become a smaller and faster file. A static one has no such file and is served;
-    one of pairs has none with its labels, and its mistakes are read.
+    A student that was fitted is trained; a training that brought nothing is tried again at a lower rate, or with a
+    smaller student where the start fits the index; a student that does not fit its index gets more training, rows or
+    parameters, as far as there are any, else gives way to another one, or its page is read. All others become a smaller
+    and faster file. A static one has no such file and is served; one of pairs has none with its labels, and its
+    mistakes are read.
     """
     recipe = read_recipe(report)
     record = report.record or RunRecord()
@@ -52,10 +54,14 @@ def next_step(report: Report) -> NextStep:
     run = RunFolder(Path(report.folder))
     if training.fitted:
         return NextStep("", _again(run, "", "train.epochs=auto"))
-    if training.brought_nothing and training.learning_rate and not lookup(recipe, "stages"):
+    judgement = record.overlap
+    fits = judgement is not None and judgement.origin == "index" and judgement.compatibility == "yes"
+    if training.brought_nothing and fits and not _is_part(recipe):
+        why = "The untrained model fits the index, as if it had made it: try a smaller one."
+        return NextStep(why, _command("distill", *index_words(lookup(recipe, "teacher")), "--size", SMALLER))
+    if training.brought_nothing and not fits and training.learning_rate and not lookup(recipe, "stages"):
         rate = f"train.learning_rate={SLOWER * training.learning_rate:.1e}"
         return NextStep("", _again(run, "slower", rate))
-    judgement = record.overlap
     if judgement is not None and judgement.origin == "index" and judgement.start is not None:
         way = _way_to_the_index(report, recipe, judgement)
         if way is not None:
@@ -91,7 +97,7 @@ def _way_to_the_index(report: Report, recipe: dict[str, Any], judgement: Judgeme
     if lookup(recipe, "teacher.limit") is not None and judgement.all_rows is not None:
         why = f"It read {judgement.texts:,} of {judgement.all_rows:,} rows of the index."
         return NextStep(why, _again(run, "more-rows", f"teacher.limit={min(judgement.all_rows, 4 * judgement.texts)}"))
-    if any(lookup(recipe, f"student.{key}") is not None for key in ("size", "layers")) and student.parameters:
+    if _is_part(recipe) and student.parameters:
         why = (
             f"It has {student.parameters / 1e6:.1f}M parameters, a part of {student.base_model}: train the whole model."
         )
@@ -101,6 +107,11 @@ def _way_to_the_index(report: Report, recipe: dict[str, Any], judgement: Judgeme
         index = index_words(lookup(recipe, "teacher"))
         return NextStep(why, _command("distill", *index, "--student", OTHER_STUDENT))
     return None
+
+
+def _is_part(recipe: dict[str, Any]) -> bool:
+    """Whether the student was made smaller than its base model."""
+    return any(lookup(recipe, f"student.{key}") is not None for key in ("size", "layers"))
 
 
 def _again(run: RunFolder, suffix: str, *changes: str) -> str:

@@ -102,9 +102,9 @@ def embed_ahead(request: EmbeddingRequest, cache: EmbeddingCache) -> None:
     missing = cache.missing(request)
     if not missing.texts:
         return
-    what = f"embedding with {request.embedder.name}"
+    what = "reading vectors of" if is_table(request.embedder) else "embedding with"
     try:
-        with progress(what, missing.size, "texts") as advance:
+        with progress(f"{what} {request.embedder.name}", missing.size, "texts") as advance:
             for step in cache.embed(missing):
                 advance(step.texts, work=step.share * missing.size)
     except Exception as error:

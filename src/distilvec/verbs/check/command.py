@@ -144,7 +144,7 @@ def check(
         trust_remote_code=trust_remote_code,
     )
     write_result(json_file, result.to_json())
-    if result.scores:
+    if test is not None:  # the line has what stored texts say
         show_scores(result.scores)
     if result.judgement.log is not None:
         show_log(result.judgement.log)

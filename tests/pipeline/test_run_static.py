@@ -80,23 +80,6 @@ def test_a_whole_run_leaves_a_folder_that_loads_without_distilvec(recipe, suite,
         np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), atol=1e-6)
 
 
-def test_a_hidden_layer_begins_nearer_and_loads_without_distilvec(tiny_recipe, tmp_path, shared_cache, no_pages):
-    """The table alone, and the same table before a random layer whose linear layer is fitted to the teacher."""
-    starts = []
-    for hidden in (None, 64):
-        recipe = tiny_recipe(student__layers=0, student__embedding={"rank": 16}, student__hidden=hidden)
-        result = run(recipe, tmp_path / f"{hidden}")
-        starts.append(result.validation["untrained_distance"])
-        assert result.validation["distance"] <= starts[-1]
-    assert starts[1] < starts[0]
-    student = SentenceTransformer(str(tmp_path / "64" / "student"), device="cpu")
-    names = [type(module).__name__ for module in student]
-    assert names == ["StaticEmbedding", "Dense", "Dense", "Normalize"]
-    assert student[1].out_features == 64 and student.encode(TEXTS).shape == (3, 32)
-    with refused("student.hidden", "static"):
-        tiny_recipe(student__layers=1, student__hidden=64)
-
-
 def test_resume_ends_with_the_same_weights(recipe, tmp_path, monkeypatch, no_pages):
     run(recipe, tmp_path / "whole")
     interrupt(resolve(recipe, tmp_path / "stopped"), 15, monkeypatch)

@@ -124,9 +124,6 @@ class StudentSection(Section):
         "layers to keep, counted from 0; a number keeps that many, evenly spread; or count and choose; the number 0 "
         "makes a static student, the mean of learned token vectors",
     )
-    hidden: Units | None = key(
-        None, "numbers of a hidden layer between the mean of a static student (layers: 0) and its linear layer"
-    )
     reinitialize: int | None = key(None, "start the last n kept layers from random weights, by seed", gt=0)
     intermediate_size: Units | None = key(
         None, "neurons to keep in each feed-forward layer; the corpus's texts decide which matter most"
@@ -189,7 +186,7 @@ class StudentSection(Section):
         if self.config is not None and self.intermediate_size is not None:
             raise refused("intermediate_size", "is for a 'model'; set it in 'config'")
         if self.size is not None:
-            for name in ("config", "layers", "intermediate_size", "vocabulary", "embedding", "hidden"):
+            for name in ("config", "layers", "intermediate_size", "vocabulary", "embedding"):
                 is_allowed = name == "layers" and self.is_static  # a static student of this size
                 if getattr(self, name) is not None and not is_allowed:
                     raise refused("size", f"decides on {name}, which is set as well; leave out one of the two")
@@ -199,8 +196,6 @@ class StudentSection(Section):
             )
         if self.is_static:
             self.check_static()
-        elif self.hidden is not None:
-            raise refused("hidden", "is for a static student; set layers: 0, or leave it out")
         if self.chooses and (self.config is not None or self.reinitialize is not None):
             weights_key = "config" if self.config is not None else "reinitialize"
             raise refused(

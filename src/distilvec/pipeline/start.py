@@ -211,16 +211,14 @@ def has_new_layer(job: Job) -> bool:
     """Return whether the student is built with a new linear layer into the teacher's space (students/build.py)."""
     if not any_in_teacher_space(job.stages):
         return False
-    section = job.recipe.student
-    widths_differ = section.hidden is not None or job.student.hidden_size != job.teacher.info.dim
-    return section.dense == "always" or (section.dense == "auto" and widths_differ)
+    dense = job.recipe.student.dense
+    widths_differ = job.student.hidden_size != job.teacher.info.dim
+    return dense == "always" or (dense == "auto" and widths_differ)
 
 
 def fresh_layer(job: Job, student: SentenceTransformer) -> str | None:
     """Return the name of the student's new linear layer to the teacher's dim; None if it keeps its model's modules."""
     names = [name for name, module in student.named_children() if type(module).__name__ == "Dense"]
-    if job.recipe.student.hidden is not None:
-        del names[0]
     return f"{names[0]}.linear" if names and job.recipe.student.dense not in ("keep", "fold") else None
 
 

@@ -107,14 +107,9 @@ def build_with_notes(
                 lift_causal_mask(transformer.auto_model, source.name)
         front: list[Any]
         if section.is_static:
-            from distilvec.students.static import hidden_layer
-
             table = table_of_tokens(section, source, teacher, texts)
             front = [table]
             dim = table.embedding_dim
-            if section.hidden is not None:
-                front.append(hidden_layer(table.embedding.weight, section.hidden))
-                dim = section.hidden
         else:
             transformer.model = backbone = shaped(section, transformer, teacher, texts)
             _settle_tokenizer(transformer.tokenizer, backbone)
@@ -352,7 +347,7 @@ def needs_new_layer(
     """
     if section.dense != "auto" or not compatible:
         return section.dense == "always"
-    if dim != teacher.dim or section.hidden is not None:
+    if dim != teacher.dim:
         return True
     return section.model == "teacher" and not section.is_static and has_own_modules(later_modules)
 

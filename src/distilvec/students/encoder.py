@@ -38,9 +38,6 @@ class Encoder(nn.Module):
         if self.is_static:
             self.layers: int = 0
             self.hidden_size: int = modules[0].embedding_dim
-            dense = [module for module in modules if type(module).__name__ == "Dense"]
-            if len(dense) > 1:  # a hidden layer, and the layer into the teacher's space
-                self.hidden_size = dense[0].out_features
             return
         if not hasattr(modules[0], "auto_model"):
             kind = type(modules[0]).__name__
@@ -151,8 +148,8 @@ class Encoder(nn.Module):
                 kind = type(module).__name__
                 if kind in ("Dense", "Normalize"):  # the first one reads them
                     outputs.setdefault("vector", features["sentence_embedding"])
-                if kind == "Dense" and (self.is_static or "pre_dense" not in outputs):
-                    outputs["pre_dense"] = features["sentence_embedding"]  # of a static student the last one's input
+                if kind == "Dense":
+                    outputs.setdefault("pre_dense", features["sentence_embedding"])
                 features = module(features)
         embedding = features["sentence_embedding"]
         outputs["embedding"] = embedding

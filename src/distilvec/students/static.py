@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from sentence_transformers.sentence_transformer.modules import Dense, StaticEmbedding
-from torch import Tensor, nn
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.errors import DistilvecError
@@ -56,17 +56,6 @@ def static_table(
     if max_length < UNLIMITED:
         plain.enable_truncation(max_length)
     return StaticEmbedding(plain, embedding_weights=(vectors * weights[:, None]).float().contiguous())
-
-
-def hidden_layer(table: Float[Tensor, "tokens width"], size: int) -> Dense:
-    """Return a layer of `size` numbers behind the mean of rows of `table`: random, with values about as long as one.
-
-    The linear layer after it is fitted to the teacher, so that the start is a regression on random features.
-    """
-    layer = Dense(table.shape[1], size, activation_function=nn.Tanh())
-    with torch.no_grad():
-        nn.init.normal_(layer.linear.weight, std=float(1 / table.norm(dim=1).mean()))
-    return layer
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -145,7 +145,7 @@ def main() -> None:
             results[name] = tried(Trial(Path(scratch), FAMILIES[name]))
         write_json(arguments.json, results)
         print(name, json.dumps(results[name], indent=1), flush=True)
-    print(table(results))
+    print(families_table(results))
 
 
 def tried(trial: Trial) -> dict[str, str]:
@@ -185,11 +185,20 @@ def read_by_the_oldest(student: Path) -> str:
     return YES if difference <= SAME else f"vectors differ by {difference:.2g}"
 
 
-def table(results: dict[str, dict[str, str]]) -> str:
-    """Return the table, with the lines of refusals below it."""
-    columns = list(next(iter(results.values())))
-    rows = [[name, *(cells.get(column, "") for column in columns)] for name, cells in results.items()]
-    return markdown_table(["teacher", *columns], rows, "l" * (1 + len(columns)))
+def families_table(results: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the table, a row for each family, and below it the lines of refusals."""
+    columns = list(dict.fromkeys(column for cells in results.values() for column in cells))
+    rows, notes = [], list[str]()
+    for name, cells in results.items():
+        words = [cells.get(column, "") for column in columns]
+        for number, word in enumerate(words):
+            if word and not word.startswith(YES):
+                if word not in notes:
+                    notes.append(word)
+                words[number] = f"no ({1 + notes.index(word)})"
+        rows.append([name, FAMILIES[name].models, *words])
+    lines = [f"{number}. `{note}`" for number, note in enumerate(notes, start=1)]
+    return "\n".join([markdown_table(["teacher", "as in", *columns], rows, "l" * (2 + len(columns))), "", *lines])
 
 
 if __name__ == "__main__":

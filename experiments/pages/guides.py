@@ -7,8 +7,10 @@ from functools import partial
 from typing import Any
 
 from benchmarks.exports import exports_table
+from benchmarks.int8 import int8_table as forms_table
 from benchmarks.markdown import markdown_table
 from benchmarks.reading import reading_table
+from benchmarks.teacher_families import families_table
 from experiments.black_box import table as ways_table
 from experiments.built_in_prompt import table as built_in_table
 from experiments.clicks import clicks_tables
@@ -58,8 +60,10 @@ def parts() -> Parts:
         },
         "docs/export.md": {
             "exports": tables(("exports", exports_table)),
+            "int8_forms": tables(("int8", forms_table)),
             "int8": tables(("int8_scores", int8_table)),
         },
+        "docs/teachers.md": {"families": tables(("teacher_families", families_table))},
         "docs/cluster.md": {
             "scale": tables(("scale", scale_table)),
             "queue": tables(("shard_queue", queue_table)),

@@ -42,11 +42,11 @@ class NextStep:
 def next_step(report: Report) -> NextStep:
     """Return the first way on that is open to this run.
 
-    A student that was fitted is trained; a training that brought nothing is tried again at a lower rate, or with a
-    smaller student where the start fits the index; a student that does not fit its index gets more training, rows or
-    parameters, as far as there are any, else gives way to another one, or its page is read. All others become a smaller
-    and faster file. A static one has no such file and is served; one of pairs has none with its labels, and its
-    mistakes are read.
+    A student that was fitted is trained; a training that brought nothing is tried again, at its usual length, else at a
+    lower rate; a start that fits its index gives way to a smaller student; a student that does not fit its index gets
+    more training, rows or parameters, as far as there are any, else gives way to another one, or its page is read. All
+    others become a smaller and faster file. A static one has no such file and is served; one of pairs has none with its
+    labels, and its mistakes are read.
     """
     recipe = read_recipe(report)
     record = report.record or RunRecord()
@@ -60,8 +60,9 @@ def next_step(report: Report) -> NextStep:
         why = "The untrained model fits the index, as if it had made it: try a smaller one."
         return NextStep(why, _command("distill", *index_words(lookup(recipe, "teacher")), "--size", SMALLER))
     if training.brought_nothing and not fits and training.learning_rate and not lookup(recipe, "stages"):
+        longer = _longer(run, recipe, training) if lookup(recipe, "train.learning_rate") is None else None
         rate = f"train.learning_rate={SLOWER * training.learning_rate:.1e}"
-        return NextStep("", _again(run, "slower", rate))
+        return longer or NextStep("", _again(run, "slower", rate))
     if judgement is not None and judgement.origin == "index" and judgement.start is not None:
         way = _way_to_the_index(report, recipe, judgement)
         if way is not None:
@@ -85,11 +86,9 @@ def _way_to_the_index(report: Report, recipe: dict[str, Any], judgement: Judgeme
     run = RunFolder(Path(report.folder))
     if index_reason(judgement) not in ("in part", "too short"):
         return None
-    states_length = lookup(recipe, "train.epochs") != "auto" or lookup(recipe, "train.minutes") is not None
-    states_length = states_length or lookup(recipe, "train.max_steps") is not None
-    if states_length and training.texts is not None and training.texts < ENOUGH * TEXTS_SEEN:
-        why = f"The training saw {training.texts:,} texts; without a stated length it sees about {TEXTS_SEEN:,}."
-        return NextStep(why, _again(run, "longer", *USUAL_LENGTH))
+    longer = _longer(run, recipe, training)
+    if longer is not None:
+        return longer
     if still_improves(report) and training.epochs:
         passes = f"train.epochs={max(1, round(2 * training.epochs))}"
         why = "The validation still improved at the end: train twice as long."
@@ -107,6 +106,16 @@ def _way_to_the_index(report: Report, recipe: dict[str, Any], judgement: Judgeme
         index = index_words(lookup(recipe, "teacher"))
         return NextStep(why, _command("distill", *index, "--student", OTHER_STUDENT))
     return None
+
+
+def _longer(run: RunFolder, recipe: dict[str, Any], training: TrainingRecord) -> NextStep | None:
+    """Return the run at its usual length; None where no shorter one was stated."""
+    states_length = lookup(recipe, "train.epochs") != "auto" or lookup(recipe, "train.minutes") is not None
+    states_length = states_length or lookup(recipe, "train.max_steps") is not None
+    if not states_length or training.texts is None or training.texts >= ENOUGH * TEXTS_SEEN:
+        return None
+    why = f"The training saw {training.texts:,} texts; without a stated length it sees about {TEXTS_SEEN:,}."
+    return NextStep(why, _again(run, "longer", *USUAL_LENGTH))
 
 
 def _is_part(recipe: dict[str, Any]) -> bool:

@@ -236,10 +236,7 @@ def dropped_sentence(state: Progress, labelled: bool, stages: Sequence[StageReco
     measured = f"{last.metric.title} {values}"
     if last.metric.is_better_than(start.metric):
         measured = f"overlap@10 {start.overlap:.2f} before, {last.overlap:.2f} after; {measured}"
-    return (
-        f"Training did not bring the student closer to the teacher ({measured}): the untrained student is saved. "
-        f"{lower}"
-    )
+    return f"Training brought nothing ({measured}): the untrained student is saved. {lower}"
 
 
 def pairs_sentence(judgement: PairJudgement) -> str:

@@ -81,7 +81,7 @@ def test_missing_empty_and_ambiguous_files_are_refused(tmp_path, write_jsonl):
 
 
 def test_names_are_shortened():
-    assert some_of(["a" * 50, "b"]) == "a" * 40 + "…, b"
+    assert some_of(["a" * 50, "b"]) == "a" * 48 + "…, b"
     assert some_of(str(number) for number in range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
 
 

@@ -240,13 +240,13 @@ def shown_value(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
-def some_of(names: Iterable[str]) -> str:
-    """Names for a message: the first ten, each shortened."""
+def some_of(names: Iterable[str], most: int = 10) -> str:
+    """Names for a message: the first `most`, each shortened."""
     shortened = []
     for name in map(str, names):
-        shortened.append(name if len(name) <= 40 else f"{name[:40]}…")
-    text = ", ".join(shortened[:10])
-    more = len(shortened) - 10
+        shortened.append(name if len(name) <= 48 else f"{name[:48]}…")  # a UUID with a word before it stays whole
+    text = ", ".join(shortened[:most])
+    more = len(shortened) - most
     return f"{text} and {more} more" if more > 0 else text
 
 

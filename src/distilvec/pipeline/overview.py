@@ -373,7 +373,7 @@ def _training_time(job: Job) -> str | None:
         return None
     minutes = [stage.recipe.train.minutes for stage in job.stages if stage.recipe.train.minutes is not None]
     if len(minutes) == len(job.stages):
-        return f"{sum(minutes):g} min for the training"
+        return f"{sum(minutes):g} min for the training, besides its start and the test"
     student = job.loaded.untrained
     if student is None or pick_device(job.recipe.train.device) != "cpu":
         return None

@@ -65,7 +65,7 @@ class ChromaCollections(Reader):
         self.counts = [int(collection.count()) for collection in self.collections]
         if len(self.collections) > 1:
             self._check_widths()
-            examples = some_of(collection.name for collection in self.collections)
+            examples = some_of((collection.name for collection in self.collections), most=3)
             log(f"index: {len(self.collections)} collections of {self.address} are read together: {examples}")
         names = [_DOCUMENT, "embedding", *self._metadata_names()]
         self.columns = find_columns(names, {"text": _DOCUMENT, **self.choices}, self.address.text)

@@ -191,7 +191,7 @@ def nothing_to_read(path: Path, expected: str = "vectors") -> DistilvecError:
     if len(entries) > 5:
         content += f" and {len(entries) - 5} more"
     there = "is a file" if path.is_file() else f"holds {content or 'nothing'}"
-    endings = ", ".join(ending for store in all_stores() for ending in store.endings)
+    endings = ", ".join(ending for store in all_stores() for ending in store.endings if ending.count(".") == 1)
     fix = "Write texts and vectors to a Parquet file with the columns text and embedding."
     if path.is_file():
         address = f"duckdb://{path.absolute()}/TABLE"

@@ -124,6 +124,7 @@ def test_a_file_of_any_size_is_trained_on(tiny_model, tmp_path, capsys, texts, v
     lines = capsys.readouterr().err
     assert f"{texts:,} texts, {validation:,} of them for validation" in lines
     assert ("a batch holds 10 texts" in lines) == (texts == 20)
+    assert ("give at least 1,000" in lines) == (texts < 1000)
 
 
 def test_too_few_texts_are_refused_and_long_ones_count_by_their_pieces(tiny_model, tmp_path):

@@ -309,6 +309,12 @@ def test_the_least_possible_size_is_stated_and_possible(shape):
     assert design_student(shape, Budget(least), used).parts.total == least
 
 
+def test_a_size_above_the_models_own_is_refused():
+    """It would be a copy of the model."""
+    with refused("student.size", "50.00M parameters cannot be cut from all-MiniLM-L6-v2"):
+        design_student(MINILM, parse_size("50M"), 28_000)
+
+
 @pytest.mark.parametrize("size", ["50k", "500k", "2M", "5M", "20M"])
 def test_a_static_student_that_is_asked_for(size):
     used = TokensUsed(28_000, 900, [1.0] * 28_000)

@@ -212,6 +212,13 @@ class Design:
 def design_student(shape: ModelShape, budget: Budget, tokens_used: TokensUsed | int, static: bool = False) -> Design:
     """Design a student with the model's own layers; a static one if that is asked for, or if no layer fits."""
     parameters = budget.of(shape)
+    if parameters > shape.parameters:
+        raise DistilvecError(
+            f"a student of {_millions(parameters)} parameters cannot be cut from {shape.name}, which has "
+            f"{_millions(shape.parameters)}.",
+            "Give a smaller size, or name a larger model with --student.",
+            key="student.size",
+        )
     tokens = available_tokens(shape, tokens_used)
     split = None if static else _first_split(shape, parameters, tokens)
     if split is None:
@@ -492,7 +499,7 @@ def _notes(shape: ModelShape, parameters: int, tokens: TokensUsed, split: Split)
     if parts.total < 0.9 * parameters:
         notes.append(
             f"The student has {_millions(parts.total)} parameters, less than the {_millions(parameters)} allowed: a "
-            "further layer or token does not fit, or none is left."
+            "further layer does not fit, and the texts use no further token."
         )
     if shape.hidden_size >= WIDE and parameters < SMALL:
         model = "multilingual-e5-small" if shape.vocabulary >= MULTILINGUAL else "all-MiniLM-L6-v2"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from distilvec.cli.options import check_model_path
 from distilvec.core.errors import DistilvecError, about, nearest
+from distilvec.core.log import log
 
 STANDARD_INPUT = "-"
 BUILT_IN = "python-docstrings"  # texts that every machine has, for a first try
@@ -90,8 +91,11 @@ def check_content(names: Sequence[str], column: str | None) -> None:
             texts |= {text.strip()} - {""}
             if len(text) > LONG_TEXT:
                 pieces += len(text) // PIECE
-            if len(texts) + pieces >= FEWEST_TEXTS:
+            if len(texts) + pieces >= ENOUGH_TEXTS:
                 return
+    if len(texts) + pieces >= FEWEST_TEXTS:
+        log(f"{len(texts)} different texts: the student will know few words; give at least {ENOUGH_TEXTS:,}")
+        return
     raise DistilvecError(
         f"found {len(texts)} different texts; a student needs {FEWEST_TEXTS}, and is of use from {ENOUGH_TEXTS:,} on.",
         "Give more texts like those that the student will read.",

@@ -61,7 +61,7 @@ def step_of(judgement=None, student=None, training=None, recipe=None, history=()
             {"name": "only", "method": "redact", "trained": "all", "learning_rate": 4e-4, "steps": 9, "texts": 9,
              "minutes": 1.0, "dropped": True}]}}, "", "train.learning_rate=1.0e-04 --out runs/queries-slower"),
         ({"training": {"best_step": 0, "learning_rate": 3e-4, "texts": 1280}, "recipe": {"train": {"minutes": 2.0}}},
-         "1,280 texts", "train.max_steps=null --out runs/queries-longer"),
+         "1,280 texts", "recipe.yaml train.minutes=null --out runs/queries-longer"),
         ({"training": {"best_step": 0, "learning_rate": 3e-2, "texts": 1280},
           "recipe": {"train": {"minutes": 2.0, "learning_rate": 3e-2}}}, "", "train.learning_rate=7.5e-03"),
         ({"training": {"best_step": 0, "learning_rate": 4e-4}, "judgement": FITS}, "untrained", "--size 5M"),

@@ -240,7 +240,7 @@ def shown_value(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
-def some_of(names: Iterable[str], most: int = 10) -> str:
+def some_of(names: Iterable[str], *, most: int = 10) -> str:
     """Names for a message: the first `most`, each shortened."""
     shortened = []
     for name in map(str, names):

@@ -21,7 +21,7 @@ from distilvec.train.length import TEXTS_SEEN
 from distilvec.train.start import SLOWER
 
 ENOUGH = 0.9  # of the texts that are seen where train.epochs is "auto"
-USUAL_LENGTH = ("train.epochs=auto", "train.minutes=null", "train.max_steps=null")
+USUAL_LENGTH = {"train.epochs": "auto", "train.minutes": None, "train.max_steps": None}
 OTHER_STUDENT = "intfloat/multilingual-e5-small"  # of another family, for an index that English layers do not fit
 SMALLER = "5M"  # of a model that fits an index as it is
 # of a recipe's teacher: with any of them the commands, which take its name alone, would open another model
@@ -90,9 +90,9 @@ def _way_to_the_index(report: Report, recipe: dict[str, Any], judgement: Judgeme
     if longer is not None:
         return longer
     if still_improves(report) and training.epochs:
-        passes = f"train.epochs={max(1, round(2 * training.epochs))}"
+        length = USUAL_LENGTH | {"train.epochs": max(1, round(2 * training.epochs))}
         why = "The validation still improved at the end: train twice as long."
-        return NextStep(why, _again(run, "longer", passes, *USUAL_LENGTH[1:]))
+        return NextStep(why, _again(run, "longer", *_changes(recipe, length)))
     if lookup(recipe, "teacher.limit") is not None and judgement.all_rows is not None:
         why = f"It read {judgement.texts:,} of {judgement.all_rows:,} rows of the index."
         return NextStep(why, _again(run, "more-rows", f"teacher.limit={min(judgement.all_rows, 4 * judgement.texts)}"))
@@ -110,12 +110,17 @@ def _way_to_the_index(report: Report, recipe: dict[str, Any], judgement: Judgeme
 
 def _longer(run: RunFolder, recipe: dict[str, Any], training: TrainingRecord) -> NextStep | None:
     """Return the run at its usual length; None where no shorter one was stated."""
-    states_length = lookup(recipe, "train.epochs") != "auto" or lookup(recipe, "train.minutes") is not None
-    states_length = states_length or lookup(recipe, "train.max_steps") is not None
-    if not states_length or training.texts is None or training.texts >= ENOUGH * TEXTS_SEEN:
+    changes = _changes(recipe, USUAL_LENGTH)
+    if not changes or training.texts is None or training.texts >= ENOUGH * TEXTS_SEEN:
         return None
     why = f"The training saw {training.texts:,} texts; without a stated length it sees about {TEXTS_SEEN:,}."
-    return NextStep(why, _again(run, "longer", *USUAL_LENGTH))
+    return NextStep(why, _again(run, "longer", *changes))
+
+
+def _changes(recipe: dict[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a recipe that have other values than these, as words of a command."""
+    changed = {key: value for key, value in wanted.items() if lookup(recipe, key) != value}
+    return [f"{key}={'null' if value is None else value}" for key, value in changed.items()]
 
 
 def _is_part(recipe: dict[str, Any]) -> bool:

@@ -18,6 +18,7 @@ INDEX = {
     "student": {"among": SHARE}, "start": START, "gain": GAIN,
 }  # fmt: skip
 FITS = {"student": {"among": {"mean": 0.9, "low": 0.88, "high": 0.92}}}
+UNCHANGED = {"gain": {"among": {"mean": 0.01, "low": -0.01, "high": 0.03}}}
 STUDENT = {"base_model": "all-MiniLM-L6-v2", "layers": 6, "parameters": 22_700_000}
 IMPROVING = [
     {"step": step, "eval/distance": value, "watched": "distance", "better": "lower"}
@@ -50,6 +51,8 @@ def step_of(judgement=None, student=None, training=None, recipe=None, history=()
         ({"recipe": {"train": {"max_steps": 38}}, "training": {"texts": 1216}}, "1,216 texts", "train.max_steps=null"),
         ({"recipe": {"train": {"epochs": 2}}, "training": {"texts": 6000}}, "6,000 texts", "train.epochs=auto"),
         ({"recipe": {"train": {"minutes": 3.0}}, "training": {"texts": 6000}}, "6,000", "train.minutes=null"),
+        ({"recipe": {"train": {"minutes": 1.0}}, "training": {"texts": 896}, "judgement": UNCHANGED}, "896", "minutes=null"),
+        ({"judgement": UNCHANGED}, "", "report runs/queries --open"),
         ({"history": IMPROVING}, "still improved", "train.epochs=20"),
         ({"recipe": {"teacher": {"limit": 6000}}, "judgement": {"all_rows": 20_000}}, "6,000 of 20,000", "limit=20000"),
         ({"recipe": {"student": {"size": "5M"}}, "student": {"parameters": 5e6}}, "5.0M", "student.size=null"),

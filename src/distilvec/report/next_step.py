@@ -84,10 +84,11 @@ def _way_to_the_index(report: Report, recipe: dict[str, Any], judgement: Judgeme
     training = record.training or TrainingRecord()
     student = record.student or StudentRecord()
     run = RunFolder(Path(report.folder))
-    if index_reason(judgement) not in ("in part", "too short"):
+    reason = index_reason(judgement)
+    if reason not in ("in part", "too short", "not learned"):
         return None
     longer = _longer(run, recipe, training)
-    if longer is not None:
+    if longer is not None or reason == "not learned":
         return longer
     if still_improves(report) and training.epochs:
         length = USUAL_LENGTH | {"train.epochs": max(1, round(2 * training.epochs))}

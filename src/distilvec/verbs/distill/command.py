@@ -198,10 +198,6 @@ def distill(
     from distilvec.config.recipe import read_overrides
 
     overrides = read_overrides(changes)
-    conditions = read_where(where) if where else None
-    if source_kind(teacher) == "table" and not any(key.startswith("teacher.") for key in overrides):
-        with set_by(names_by_key(distill) | {"teacher.vectors": "teacher"}):
-            check_index(teacher, column_names, conditions)
     if source_kind(teacher) in ("model", "api"):
         check_has_texts(teacher, names or None)
         with set_by(source_names(len(names), column="--column")):
@@ -214,6 +210,10 @@ def distill(
 
         tested = tested_paths(test)
     check_outputs([("--json", json_file)], [*models, *text_paths([*names, *query_names]), *tested, *files])
+    conditions = read_where(where) if where else None
+    if source_kind(teacher) == "table" and not any(key.startswith("teacher.") for key in overrides):
+        with set_by(names_by_key(distill) | {"teacher.vectors": "teacher"}):
+            check_index(teacher, column_names, conditions)
 
     from distilvec.cli.terminal import show_end, show_table
     from distilvec.verbs.distill.distill import distillation

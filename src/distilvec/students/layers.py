@@ -27,6 +27,7 @@ from distilvec.core.vectors import evenly_spread
 
 MOST_CHOICES = 300  # that are all compared
 FINALISTS = 16  # choices that are measured after a glance at all of them
+FINALISTS_OF_A_STEP = 2  # of the layers that may be added next
 _NUMBERS = ("layer_idx", "layer_id")  # of a layer, for its entry in a decoder's cache; the second is GPT-Neo's
 
 
@@ -57,10 +58,10 @@ def best_layers(
 ) -> tuple[list[int], dict[tuple[int, ...], float]]:
     """Choose `count` layers by `distance`, called while the model runs with a choice only; and every distance found.
 
-    All choices are compared if there are at most 300. Where a `glance` gives the distance of fewer texts, it decides
-    which 16 of them are measured, and the evenly spread ones beside them. Of more than 300, layers are added one by
-    one, each the best next to those chosen before, and the evenly spread ones are compared with the result. The model
-    is unchanged afterwards.
+    All choices are compared if there are at most 300. Of more than 300, layers are added one by one, each the best next
+    to those chosen before. Where a `glance` gives the distance of fewer texts, it decides which 16 choices are
+    measured, or which two for the next layer. The evenly spread ones are measured beside them. The model is unchanged
+    afterwards.
     """
     _, layers = layer_list(model)
     total = len(layers)
@@ -81,22 +82,27 @@ def best_layers(
                 distances[tuple(keep)] = distance()
         return distances[tuple(keep)]
 
+    def nearest_at_a_glance(choices: list[list[int]], number: int) -> list[list[int]]:
+        if glance is None or len(choices) <= number:
+            return choices
+        for keep in choices:
+            with only_layers(model, keep, outside):
+                glances[tuple(keep)] = glance()
+        return sorted(choices, key=lambda keep: glances[tuple(keep)])[:number]
+
     spread = choose_layers(count, total)
     measured(spread)  # always measured, for the report
     if _all_compared(count, total):
         choices = [list(keep) for keep in itertools.combinations(range(total), count) if is_possible(keep)]
-        if glance is not None and _many(count, total):
-            for keep in choices:
-                with only_layers(model, keep, outside):
-                    glances[tuple(keep)] = glance()
-            nearest = sorted(choices, key=lambda keep: glances[tuple(keep)])[:FINALISTS]
-            choices = [*nearest, *filter(is_possible, [spread])]
-        return min(choices, key=measured), {**glances, **distances}
+        if _many(count, total):
+            choices = nearest_at_a_glance(choices, FINALISTS)
+        return min([*choices, *filter(is_possible, [spread])], key=measured), {**glances, **distances}
     chosen: list[int] = []
     for _ in range(count):
         candidates = [sorted([*chosen, layer]) for layer in range(total) if layer not in chosen]
-        chosen = min(filter(is_possible, candidates), key=measured)
-    return min(filter(is_possible, [chosen, spread]), key=measured), distances
+        nearest = nearest_at_a_glance([*filter(is_possible, candidates)], FINALISTS_OF_A_STEP)
+        chosen = min(nearest, key=measured)
+    return min(filter(is_possible, [chosen, spread]), key=measured), {**glances, **distances}
 
 
 def number_of_distances(count: int, total: int, glances: bool) -> int:
@@ -104,7 +110,8 @@ def number_of_distances(count: int, total: int, glances: bool) -> int:
     if _all_compared(count, total):
         finalists = FINALISTS + 1 if glances and _many(count, total) else 0  # with the evenly spread layers
         return math.comb(total, count) + finalists
-    return 1 + sum(total - chosen for chosen in range(count))
+    finalists = FINALISTS_OF_A_STEP * count if glances else 0
+    return 1 + sum(total - chosen for chosen in range(count)) + finalists
 
 
 def _many(count: int, total: int) -> bool:

@@ -270,3 +270,25 @@ def test_a_glance_decides_which_of_many_choices_are_measured(tmp_path: Path) -> 
     assert best == of_all and told[tuple(best)] == found[tuple(best)] and len(told) == 56
     misled, _ = best_layers(model, 3, distance, lambda: -float((states(model, folder) - whole).norm()))
     assert found[tuple(misled)] <= found[tuple(choose_layers(3, 8))], "never farther than the evenly spread layers"
+
+
+def test_a_glance_decides_which_layers_are_measured_where_they_are_added_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distilvec.students.layers.MOST_CHOICES", 10)
+    folder = bert(tmp_path / "bert", num_hidden_layers=8)
+    model = load(folder)
+    whole = states(model, folder)
+    measured = []
+
+    def distance() -> float:
+        measured.append(None)
+        return float((states(model, folder) - whole).norm())
+
+    added, found = best_layers(model, 3, distance)
+    assert len(measured) == len(found) <= 1 + 8 + 7 + 6
+    measured.clear()
+    best, told = best_layers(model, 3, distance, lambda: float((states(model, folder) - whole).norm()))
+    assert len(measured) <= 1 + 2 * 3 and best == added and told[tuple(best)] == found[tuple(added)]
+    misled, told = best_layers(model, 3, distance, lambda: -float((states(model, folder) - whole).norm()))
+    assert told[tuple(misled)] <= told[tuple(choose_layers(3, 8))], "never farther than the evenly spread layers"

@@ -71,6 +71,7 @@ class Row:
 ROWS = {
     "fitted": Row("5M, fitted (`--epochs 0`)", ("--size", "5M", "--epochs", "0")),
     "fitted-23m": Row("23M, fitted (`--epochs 0`)", ("--epochs", "0")),
+    "static-3": Row("static (`--layers 0`), 3 minutes of training", ("--layers", "0", "--minutes", "3")),
     "5m-3": Row("5M, 3 minutes of training", ("--size", "5M", "--minutes", "3")),
     "5m-10": Row("5M, 10 minutes of training", ("--size", "5M", "--minutes", "10")),
     "23m-10": Row("23M, 10 minutes of training", ("--minutes", "10")),

@@ -13,6 +13,7 @@ import pytest
 import typer
 from samples import make_texts
 
+from benchmarks.mistakes import OF_WORDS, prepare
 from distilvec.__main__ import run_command
 from distilvec.cli.app import app
 from distilvec.config import recipe as recipes
@@ -51,6 +52,16 @@ def test_nothing_heavy_is_imported_for_help():
     code = f"import sys, distilvec.cli.app; print({heavy} & {{*sys.modules}})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
+
+
+def test_wrong_words_are_refused_before_torch_is_imported(tmp_path):
+    prepare(tmp_path)
+    code = (
+        "import sys; from distilvec.__main__ import run_command\n"
+        f"for words in {OF_WORDS}: assert run_command(words) == 2 and 'torch' not in sys.modules, words"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-300:]
 
 
 def test_a_command_imports_its_own_verb_alone():

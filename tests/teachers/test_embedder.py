@@ -20,7 +20,8 @@ from distilvec.formats.onnx import export_onnx
 from distilvec.teachers.api_embedder import _PROBE
 from distilvec.teachers.open import open_embedder, open_model
 from distilvec.teachers.sources import source_kind
-from distilvec.verbs.distill.recipe import Request, make_recipe
+from distilvec.verbs.distill.recipe import make_recipe
+from distilvec.verbs.distill.request import Request
 from distilvec.verbs.evaluate.scores import score_models
 from distilvec.verbs.serve.model import ServedModel
 

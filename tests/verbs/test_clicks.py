@@ -30,7 +30,8 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.report.verdicts import pairs_sentence
 from distilvec.train.trainer import Trainer
-from distilvec.verbs.distill.recipe import Request, make_recipe
+from distilvec.verbs.distill.recipe import make_recipe
+from distilvec.verbs.distill.request import Request
 from distilvec.verbs.plan.plan import make_plan
 
 DOCUMENTS, QUERIES = make_texts(120), [f"{text.split()[0]} {number}" for number, text in enumerate(make_texts(60, 1))]

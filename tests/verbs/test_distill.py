@@ -21,7 +21,8 @@ from distilvec.models.weights import count_parameters
 from distilvec.report.advice import advice
 from distilvec.report.next_step import next_commands
 from distilvec.verbs.distill import distill as distill_module
-from distilvec.verbs.distill.recipe import QUARTER, Request, make_recipe
+from distilvec.verbs.distill.recipe import make_recipe
+from distilvec.verbs.distill.request import QUARTER, Request
 from distilvec.verbs.distill.texts import text_sources
 
 FAST = {"train.max_steps": 2, "train.device": "cpu", "train.precision": "fp32", "train.batch_size": 8}

@@ -19,7 +19,8 @@ from distilvec.pipeline.inputs import teacher_keys
 from distilvec.teachers.open import open_table
 from distilvec.teachers.sources import index_keys
 from distilvec.verbs.distill.evaluation_data import suite_of
-from distilvec.verbs.distill.recipe import Request, make_recipe
+from distilvec.verbs.distill.recipe import make_recipe
+from distilvec.verbs.distill.request import Request
 from distilvec.verbs.distill.texts import text_sources, with_column, with_pieces
 from distilvec.verbs.distill.words import check_texts
 from distilvec.verbs.finetune import finetune_recipe

@@ -10,7 +10,8 @@ from transformers import BertConfig
 
 from distilvec.core.model_name import ModelName
 from distilvec.models.load import load_tokenizer
-from distilvec.verbs.distill.recipe import SMALL_MODEL, Request, make_recipe
+from distilvec.verbs.distill.recipe import SMALL_MODEL, make_recipe
+from distilvec.verbs.distill.request import Request
 
 
 def teacher_folder(folder: Path, tokens_of: str, width: int = 768) -> Path:

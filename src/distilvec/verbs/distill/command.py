@@ -24,6 +24,7 @@ from distilvec.cli.options import (
 )
 from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError, about, set_by
+from distilvec.core.files import check_output_folder
 
 OUT = Path("runs/quickstart")
 SETTINGS = ("description", "train", "evaluation")  # sections of the recipe that `distill` would choose otherwise
@@ -165,6 +166,7 @@ def distill(
     from distilvec.verbs.distill.words import (
         TextName,
         check_content,
+        check_first_rows,
         check_has_texts,
         check_teacher,
         check_texts,
@@ -182,6 +184,9 @@ def distill(
         check_model_path(student, "--student")
     check_input(test, "--test")
     check_input(pairs, "--pairs")
+    if out is not None:
+        with about("--out", out):
+            check_output_folder(out)
     check_teacher(teacher, names)
     column_names = read_columns(columns or [])
     with about("texts"):
@@ -202,23 +207,26 @@ def distill(
         check_has_texts(teacher, names or None)
         with set_by(source_names(len(names), column="--column")):
             check_content(names, column_names.get("text"))
+        if "text" not in column_names:
+            with set_by(source_names(len(query_names), "queries", "--column")):
+                check_first_rows(query_names)
     models = [teacher, student, *(made_by or []), pairs]
     files = changed_files(overrides if method is None else {"method.name": method, **overrides})
     tested: list[Path] = []
     if test is not None:
-        from distilvec.verbs.distill.evaluation_data import tested_paths
+        from distilvec.verbs.distill.evaluation_data import check_test, tested_paths
 
         tested = tested_paths(test)
+        check_test(test)
     check_outputs([("--json", json_file)], [*models, *text_paths([*names, *query_names]), *tested, *files])
     conditions = read_where(where) if where else None
     if source_kind(teacher) == "table" and not any(key.startswith("teacher.") for key in overrides):
         with set_by(names_by_key(distill) | {"teacher.vectors": "teacher"}):
             check_index(teacher, column_names, conditions)
 
-    from distilvec.cli.terminal import show_end, show_table
-    from distilvec.verbs.distill.distill import distillation
+    from distilvec.verbs.distill.request import Request, argument_names, check_request
 
-    work = distillation(
+    request = Request(
         teacher,
         names or None,
         student=student,
@@ -229,24 +237,28 @@ def distill(
         minutes=minutes,
         epochs=epochs,
         test=test,
-        queries=query_names or None,
+        query_texts=query_names or None,
         pairs=pairs,
         method=method,
-        out=out,
         api_model=api_model,
-        columns=column_names,
+        columns=column_names or None,
         where=conditions,
         limit=limit,
         similarity=similarity,
         repeats=repeats,
-        made_by=made_by or (),
         query_prompt=query_prompt,
         document_prompt=document_prompt,
         built_in_prompt=built_in_prompt,
-        refresh=refresh,
+        out=out,
         overrides=overrides,
-        restart=restart,
     )
+    with set_by(argument_names(request)):
+        check_request(request)
+
+    from distilvec.cli.terminal import show_end, show_table
+    from distilvec.verbs.distill.distill import distillation_of
+
+    work = distillation_of(request, made_by or (), refresh, restart)
     if dry_run:
         show_table(["", work.recipe.name], work.plan().lines)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +17,8 @@ from distilvec.pipeline.inputs import Model, Texts
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
 from distilvec.train.metrics import Callback
-from distilvec.verbs.distill.recipe import Request, argument_names, check_texts_of, make_recipe, stated_root
+from distilvec.verbs.distill.recipe import check_texts_of, make_recipe, stated_root
+from distilvec.verbs.distill.request import Request, argument_names
 from distilvec.verbs.distill.texts import text_sources
 from distilvec.verbs.opened_run import Run, with_the_arguments_of
 
@@ -55,7 +56,6 @@ class Distillation:
             return make_plan(resolve(self.recipe, self.folder), run=self.finish)
 
 
-@quiet_libraries()
 def distillation(
     teacher: Model | np.ndarray[Any, Any],
     texts: Texts | Sequence[Path] | None = None,
@@ -146,11 +146,6 @@ def distillation(
 
     Errors: DistilvecError with the name of the argument, or the key of `overrides`, that is wrong.
     """
-    changes = dict(overrides or {})
-    root = stated_root(changes) or cache_root()
-    query_sources = None
-    if queries is not None:
-        query_sources = text_sources(queries, root, role="query", language=language)
     request = Request(
         teacher=teacher,
         texts=texts,
@@ -163,7 +158,7 @@ def distillation(
         epochs=epochs,
         test=None if test is None else Path(test),
         method=method,
-        queries=query_sources,
+        query_texts=queries,
         pairs=None if pairs is None else Path(pairs),
         api_model=api_model,
         columns=columns or None,
@@ -175,8 +170,24 @@ def distillation(
         document_prompt=document_prompt,
         built_in_prompt=built_in_prompt,
         out=None if out is None else Path(out),
-        overrides=changes,
+        overrides=dict(overrides or {}),
     )
+    return distillation_of(request, made_by, refresh, restart, callbacks)
+
+
+@quiet_libraries()
+def distillation_of(
+    request: Request,
+    made_by: Sequence[str] = (),
+    refresh: bool = False,
+    restart: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Distillation:
+    """Make the recipe of a request: its files are looked at, and with `made_by` or for an index its vectors."""
+    root = stated_root(request.overrides) or cache_root()
+    if request.query_texts is not None:
+        queries = text_sources(request.query_texts, root, role="query", language=request.language)
+        request = replace(request, queries=queries)
     with set_by(argument_names(request)):
         if request.kind == "table":
             from distilvec.verbs.distill.made_by import with_maker

@@ -64,6 +64,13 @@ def suite_of(path: Path, root: Path) -> Path:
         return _stored(entry, root)
 
 
+def check_test(path: Path) -> None:
+    """Refuse a file of rows with the columns of no task; the first row is read."""
+    if path.is_file() and path.suffix.lower() not in SUITE_ENDINGS:
+        with about(KEY, path):
+            next(chosen_rows(path, lambda names: COLUMNS[_kind_of(names, path)], (SPLIT,)), None)
+
+
 def tested_paths(path: Path) -> list[Path]:
     """Return the files and folders that `suite_of` and the scoring of its suite read."""
     return suite_paths(path) if path.suffix.lower() in SUITE_ENDINGS else [path]

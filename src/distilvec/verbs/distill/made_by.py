@@ -16,7 +16,8 @@ from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import open_maker, open_table
 from distilvec.teachers.sources import OPENAI
 from distilvec.teachers.table_embedder import SAMPLE, TableEmbedder
-from distilvec.verbs.distill.recipe import Request, has_texts_elsewhere, index_section
+from distilvec.verbs.distill.recipe import index_section
+from distilvec.verbs.distill.request import Request, has_texts_elsewhere
 
 
 @dataclass(frozen=True)

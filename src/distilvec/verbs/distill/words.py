@@ -103,6 +103,16 @@ def check_content(names: Sequence[str], column: str | None) -> None:
     )
 
 
+def check_first_rows(names: Sequence[str]) -> None:
+    """Read the first text of local files: a wrong column and an unreadable file are refused at once."""
+    from distilvec.config.schema import SourceSection
+    from distilvec.data.sources import read_source
+
+    for position, name in enumerate(names):
+        if name not in (STANDARD_INPUT, BUILT_IN) and not is_pattern(name) and Path(name).exists():
+            next(iter(read_source(SourceSection(path=Path(name)), position)), None)
+
+
 def check_has_texts(teacher: object, texts: object) -> None:
     """Refuse a teacher without stored texts where none are named."""
     if texts is None:
@@ -127,9 +137,12 @@ def read_dims(text: str) -> list[int]:
 def check_teacher(name: str, texts: Sequence[str] = ()) -> None:
     """Refuse a model or an index that is a path and does not exist, an address of no known kind, and texts."""
     from distilvec.data.readers import READABLE
+    from distilvec.teachers.indexes.stores import read_address
     from distilvec.teachers.sources import check_source_kind, index_keys, source_kind
 
     with about("teacher"):
+        if source_kind(name) == "model" and "://" in name:
+            read_address(name)  # says which addresses there are
         if source_kind(name) == "model" and name.lower().endswith(READABLE) and Path(name).is_file():
             model = texts[0] if len(texts) == 1 and not Path(texts[0]).is_file() else "all-MiniLM-L6-v2"
             problem = f"{name} is a file of texts, and the teacher comes first."

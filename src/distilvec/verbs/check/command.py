@@ -120,7 +120,7 @@ def check(
 
     column_names = read_columns(columns or [])
     conditions = read_where(where) if where else None
-    with set_by(names_by_key(check)):
+    with set_by(names_by_key(check)), about("index"):
         check_index(index, column_names, conditions)
 
     from distilvec.cli.terminal import print_result, show_log, show_problems, show_scores

@@ -137,7 +137,6 @@ def check_request(request: Request) -> None:
     with about("teacher"):
         check_source_kind(request.teacher)
     check_stated_once(KEYS, vars(request), request.overrides)
-    _check_training(request)
     # A static student has a size as well: that of its table
     if request.size is not None and request.layers not in (None, 0):
         raise DistilvecError("size and layers both say how small the student is.", "Give one of them.", key="size")
@@ -168,6 +167,7 @@ def check_request(request: Request) -> None:
         raise DistilvecError(problem, "Name that file.", key="texts")
     if request.kind != "table":
         check_has_texts(request.teacher, request.texts)
+    _check_training(request)
 
 
 def _check_training(request: Request) -> None:

@@ -16,6 +16,7 @@ from benchmarks.printed import blocks_of, commands
 
 ROOT = Path(__file__).parents[2]
 LESS = ("corpus.sources.0.limit=60 train.batch_size=8 train.max_steps=2 evaluation={}").split()
+WHOLE = "student.size=100%"  # the small model has no 5M
 
 
 def guide_commands() -> list[list[str]]:
@@ -36,7 +37,10 @@ def test_commands_run_from_the_wheel(tmp_path, small_minilm):
     subprocess.run([*install, str(next(tmp_path.glob("distilvec-*.whl")))], check=True)
     cache, commands = str(tmp_path / "cache"), guide_commands()
     assert len(commands) >= 6 and {command[0] for command in commands} == {"distilvec"}
-    small = [[*words, *(LESS if words[0] in ("quickstart", "run", "plan", "cache") else [])] for _, *words in commands]
+    small = []
+    for _, *words in commands:
+        less = LESS if words[0] in ("quickstart", "run", "plan", "cache") else []
+        small.append([*words, *less, *([WHOLE] if less and "student.layers=2" not in words else [])])
     work = (tmp_path / "site", small_minilm, json.dumps(small))
     command = Command(*work, module="from_wheel", folder=tmp_path, DISTILVEC_CACHE=cache)
     out, problems = command.communicate()

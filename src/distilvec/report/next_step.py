@@ -45,8 +45,8 @@ def next_step(report: Report) -> NextStep:
     A student that was fitted is trained; a training that brought nothing is tried again, at its usual length, else at a
     lower rate; a start that fits its index gives way to a smaller student; a student that does not fit its index gets
     more training, rows or parameters, as far as there are any, else gives way to another one, or its page is read. All
-    others become a smaller and faster file. A static one is fast as it is, and is served; one of pairs has none with its
-    labels, and its mistakes are read.
+    others become a smaller and faster file. A static one is fast as it is, and is served; a file of one of pairs has no
+    labels, so its mistakes are read.
     """
     recipe = read_recipe(report)
     record = report.record or RunRecord()

@@ -161,7 +161,7 @@ def other_library(app_level):
 
     @app.command()
     def warn() -> None:
-        logging.getLogger("sentence_transformers").warning("a warning of a logger")
+        logging.getLogger("a_library").warning("a warning of a logger")
         logging.getLogger("transformers.tokenization_utils_base").warning("a warning of transformers")
         warnings.warn("a warning of Python's", UserWarning, stacklevel=1)
         warnings.warn_explicit("our own warning", UserWarning, log.__file__, 1)

@@ -203,6 +203,15 @@ def small_minilm(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
+def sizes_of_the_real_model(monkeypatch):
+    """Commands with `small_minilm` may ask for the sizes of the real one: the small one stays whole then."""
+    from distilvec.students.design import Budget
+
+    stated = Budget.of
+    monkeypatch.setattr(Budget, "of", lambda budget, shape: min(stated(budget, shape), shape.parameters))
+
+
+@pytest.fixture
 def tiny_recipe(tiny_model, tmp_path, common_folder, request):
     """A complete recipe on the tiny model; call it with dotted changes."""
     from distilvec.config import recipe

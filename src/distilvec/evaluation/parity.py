@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from distilvec.core.vectors import cosine_pairs, evenly_spread
 from distilvec.evaluation.evaluator import EmbeddingCache, retrieval_vectors, score_task
@@ -129,8 +128,7 @@ def measure_parity(graph: Graph, exported: Runnable, task: RetrievalTask, megaby
         logits = export.outputs(task.queries, "query", LOGITS)
         labels = equal_labels(pytorch_logits, logits, several=graph.head.task.kind == "multilabel")
 
-    ids = random_tokens(model, 1, min(ROLE_TOKENS["query"], max_length(model)))["input_ids"].reshape(1, -1)
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs = random_tokens(model, 1, min(ROLE_TOKENS["query"], max_length(model)), of_graph=True)
     pytorch_seconds, seconds = interleaved([partial(graph.run, inputs), partial(exported.run, inputs)], TIMING)
     return Parity(
         task=task.name,

@@ -299,7 +299,8 @@ def measure(
 ) -> list[SpeedRow]:
     """One row per encoder; a model that is too short for the setting is left out."""
     names = [name for name in encoders if max_length(models[name]) >= setting.tokens]
-    inputs = [random_tokens(models[name], setting.batch_size, setting.tokens) for name in names]
+    of_graph = backend == "onnx"
+    inputs = [random_tokens(models[name], setting.batch_size, setting.tokens, of_graph) for name in names]
     calls = [partial(encoders[name], tokens) for name, tokens in zip(names, inputs, strict=True)]
     seconds = interleaved(calls, timing)
     rows = []

@@ -315,7 +315,9 @@ def shared(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("path", "variant", "published"), FORMS, ids=names(FORMS))
-def test_trains_on_tiny_models(path, variant, published, tiny_model, dense_model, shared, tmp_path, no_pages):
+def test_trains_on_tiny_models(
+    path, variant, published, tiny_model, dense_model, shared, tmp_path, no_pages, sizes_of_the_real_model
+):
     """Those that are published run to their end, the others to the end of their training."""
     recipe = load_case(path, variant)
     tiny_model = dense_model if recipe.student.dense == "keep" else tiny_model

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.exports import exports_table
 from benchmarks.int8 import int8_table as forms_table
+from benchmarks.layer_choice import choice_table
 from benchmarks.markdown import markdown_table
 from benchmarks.reading import reading_table
 from benchmarks.teacher_families import families_table
@@ -44,7 +45,10 @@ def parts() -> Parts:
     """The marked parts of the guides."""
     return {
         "docs/tutorial.md": {"quickstart": quickstart()},
-        "docs/guide.md": {"built_in_prompt": tables(("built_in_prompt", built_in_table))},
+        "docs/guide.md": {
+            "built_in_prompt": tables(("built_in_prompt", built_in_table)),
+            "layer_choice": tables(("layer_choice", choice_table)),
+        },
         "docs/reproduce.md": {"origins": tables(("held_out_origins", origins_table))},
         "docs/levers.md": {"levers": tables(("levers", levers_table))},
         "docs/language.md": {

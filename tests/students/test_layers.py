@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -252,23 +253,35 @@ def test_the_best_layers_are_found_among_all_or_one_by_one(
     assert some[tuple(greedy)] <= found[0, 2, 5]
 
 
+class Eight:
+    """A backbone of eight layers: the distance of its states to those of all layers, and how often it was measured."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = bert(folder, num_hidden_layers=8)
+        self.model = load(self.folder)
+        self.whole = states(self.model, self.folder)
+        self.measured = 0
+
+    def distance(self) -> float:
+        self.measured += 1
+        return self.glance()
+
+    def glance(self, every: int = 1) -> float:
+        return float((states(self.model, self.folder)[::every] - self.whole[::every]).norm())
+
+    def misleading(self) -> float:
+        return -self.glance()
+
+
 def test_a_glance_decides_which_of_many_choices_are_measured(tmp_path: Path) -> None:
-    folder = bert(tmp_path / "bert", num_hidden_layers=8)
-    model = load(folder)
-    whole = states(model, folder)
-    measured = []
-
-    def distance() -> float:
-        measured.append(None)
-        return float((states(model, folder) - whole).norm())
-
-    of_all, found = best_layers(model, 3, distance)
-    assert len(measured) == len(found) == 56
-    measured.clear()
-    best, told = best_layers(model, 3, distance, lambda: float((states(model, folder)[::9] - whole[::9]).norm()))
-    assert len(measured) == 17, "16 of them, and the evenly spread layers"
+    eight = Eight(tmp_path / "bert")
+    of_all, found = best_layers(eight.model, 3, eight.distance)
+    assert eight.measured == len(found) == 56
+    eight.measured = 0
+    best, told = best_layers(eight.model, 3, eight.distance, partial(eight.glance, 9))
+    assert eight.measured == 17, "16 of them, and the evenly spread layers"
     assert best == of_all and told[tuple(best)] == found[tuple(best)] and len(told) == 56
-    misled, _ = best_layers(model, 3, distance, lambda: -float((states(model, folder) - whole).norm()))
+    misled, _ = best_layers(eight.model, 3, eight.distance, eight.misleading)
     assert found[tuple(misled)] <= found[tuple(choose_layers(3, 8))], "never farther than the evenly spread layers"
 
 
@@ -276,19 +289,11 @@ def test_a_glance_decides_which_layers_are_measured_where_they_are_added_one_by_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("distilvec.students.layers.MOST_CHOICES", 10)
-    folder = bert(tmp_path / "bert", num_hidden_layers=8)
-    model = load(folder)
-    whole = states(model, folder)
-    measured = []
-
-    def distance() -> float:
-        measured.append(None)
-        return float((states(model, folder) - whole).norm())
-
-    added, found = best_layers(model, 3, distance)
-    assert len(measured) == len(found) <= 1 + 8 + 7 + 6
-    measured.clear()
-    best, told = best_layers(model, 3, distance, lambda: float((states(model, folder) - whole).norm()))
-    assert len(measured) <= 1 + 2 * 3 and best == added and told[tuple(best)] == found[tuple(added)]
-    misled, told = best_layers(model, 3, distance, lambda: -float((states(model, folder) - whole).norm()))
+    eight = Eight(tmp_path / "bert")
+    added, found = best_layers(eight.model, 3, eight.distance)
+    assert eight.measured == len(found) <= 1 + 8 + 7 + 6
+    eight.measured = 0
+    best, told = best_layers(eight.model, 3, eight.distance, eight.glance)
+    assert eight.measured <= 1 + 2 * 3 and best == added and told[tuple(best)] == found[tuple(added)]
+    misled, told = best_layers(eight.model, 3, eight.distance, eight.misleading)
     assert told[tuple(misled)] <= told[tuple(choose_layers(3, 8))], "never farther than the evenly spread layers"

@@ -296,7 +296,7 @@ def graph_inputs(model: SentenceTransformer, texts: list[str], most: int = _PROB
 def _rows_of_texts(model: SentenceTransformer, texts: list[str]) -> dict[str, Tensor]:
     """Return the tokens of a static model, padded; a text without a token has a mask of zeros."""
     encodings = model[0].tokenizer.encode_batch(texts, add_special_tokens=False)
-    longest = max(1, *(len(encoding.ids) for encoding in encodings))
+    longest = max([1, *(len(encoding.ids) for encoding in encodings)])
     ids = torch.zeros(len(texts), longest, dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for row, encoding in enumerate(encodings):

@@ -44,7 +44,7 @@ def to_openvino_int8(source: Path, target: Path) -> None:
     import openvino
 
     if _lacks_vnni():
-        log("this processor has no instructions for sums of int8 products (VNNI): openvino-int8 is no faster than onnx")
+        log("this processor has no instructions for sums of int8 products (VNNI): openvino-int8 may be as slow as fp32")
     nncf.set_log_level(logging.ERROR)
     model = openvino.convert_model(str(source))
     with redirect_stdout(io.StringIO()):  # tables and bars of nncf

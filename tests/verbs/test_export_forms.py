@@ -185,6 +185,7 @@ def test_exports_send_no_events(world: SimpleNamespace, tmp_path: Path) -> None:
     )
     outside_ci = {name: value for name, value in os.environ.items() if name not in ("CI", "TF_BUILD", "JENKINS_URL")}
     home = tmp_path / "home"
+    home.mkdir()  # where the id would be kept; without a home nothing is sent
     environment = {**outside_ci, "HOME": str(home), "DISTILVEC_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "looked for" not in done.stderr, done.stderr

@@ -13,7 +13,9 @@ from refusals import refused
 from safetensors.numpy import load_file
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 
+from distilvec.config import recipe as recipes
 from distilvec.config.schema import PARTS
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.memory import measure_memory
@@ -90,6 +92,38 @@ def test_resume_ends_with_the_same_weights(recipe, tmp_path, monkeypatch, no_pag
         assert whole.keys() == stopped.keys()
         assert all((whole[key] == stopped[key]).all() for key in whole)
     assert run(recipe, tmp_path / "whole").verdict  # a finished run is read: nothing is built again
+
+
+def test_a_run_goes_on_from_a_static_student(recipe, tmp_path, no_pages):
+    first = run(recipe, tmp_path / "first")
+    saved = SentenceTransformer(str(tmp_path / "first" / "student"), device="cpu")
+    tree = recipe.model_dump(exclude_unset=True) | {"student": {"model": str(tmp_path / "first" / "student")}}
+    tree["train"] = tree["train"] | {"learning_rate": 1e-4}
+    further = recipes.validate(tree)
+    start = untrained_student(resolve(further, tmp_path / "further"))
+    np.testing.assert_allclose(start.encode(TEXTS), saved.encode(TEXTS), atol=1e-6)
+    result = run(further, tmp_path / "further")
+    assert result.validation["untrained_distance"] == pytest.approx(first.validation["distance"], rel=1e-3)
+    assert result.validation["distance"] <= result.validation["untrained_distance"]
+    # Opened again from what it recorded
+    again = run(further, tmp_path / "further")
+    assert again.validation == result.validation
+
+
+def test_a_static_model_of_another_space_gets_a_fitted_layer(recipe, tmp_path, no_pages):
+    tokenizer = SentenceTransformer(recipe.teacher.model, device="cpu").tokenizer.backend_tokenizer
+    rows = np.random.default_rng(0).standard_normal((tokenizer.get_vocab_size(), 32)).astype(np.float16)
+    other = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows), Normalize()])
+    other.save_pretrained(str(tmp_path / "other"))
+    tree = recipe.model_dump(exclude_unset=True) | {"student": {"model": str(tmp_path / "other")}}
+    result = run(recipes.validate(tree), tmp_path / "run")
+    student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
+    assert [type(module).__name__ for module in student] == ["StaticEmbedding", "Dense", "Normalize"]
+    assert result.validation["distance"] < result.validation["untrained_distance"]
+    for name, value in {"size": "50%", "layers": 1, "embedding": {"rank": 4}, "lora": {}}.items():
+        section = {"student": {"model": str(tmp_path / "other"), name: value}}
+        with refused(f"student.{name}", "static"):
+            resolve(recipes.validate(tree | section), tmp_path / "refused")
 
 
 def test_a_trimmed_vocabulary_has_fewer_rows(tiny_recipe, tmp_path, shared_cache):

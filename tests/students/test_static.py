@@ -127,7 +127,6 @@ def test_long_texts_are_cut_where_the_teacher_cuts_them(folder, tmp_path):
         ("reinitialize", 1),
         ("intermediate_size", 8),
         ("attention", "bidirectional"),
-        ("dense", "keep"),
         ("dropout", 0.1),
         ("experts", {}),
         ("lora", {}),

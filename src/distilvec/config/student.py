@@ -219,8 +219,6 @@ class StudentSection(Section):
             raise refused("pooling", f"found '{self.pooling}'; the vector of a static student (layers: 0) is a mean")
         if self.dropout not in (None, "own", 0):
             raise refused("dropout", "is not for a static student (layers: 0); leave it out")
-        if self.dense in ("keep", "fold"):
-            raise refused("dense", f"'{self.dense}' is not for a static student (layers: 0)")
         if self.embedding is not None and self.embedding.expand:
             raise refused("embedding.expand", "is not for a static student (layers: 0); leave it out")
 

@@ -24,7 +24,16 @@ from distilvec.core.storage import Remote
 from distilvec.data.corpus import Corpus
 from distilvec.formats.replace import read_record
 from distilvec.models.checks import check_place
-from distilvec.models.load import SETTINGS, folder_of, load_backbone, load_tokenizer, resolve_model, role_prompts
+from distilvec.models.load import (
+    SETTINGS,
+    folder_of,
+    hub_name,
+    load_backbone,
+    load_tokenizer,
+    read_modules,
+    resolve_model,
+    role_prompts,
+)
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.caches import cache_folder
 from distilvec.pipeline.job import TeacherDescription
@@ -108,6 +117,32 @@ def size_student(
     return SizedStudent(sized, (stored["split"], *stored["notes"]))
 
 
+def with_static_model(section: StudentSection, teacher: TeacherInfo) -> StudentSection:
+    """Decide on `student.layers` for a student of a static model: it has that model's table, as it is, and no layers.
+
+    Errors: DistilvecError for keys that would change the table.
+    """
+    source = source_model(section, teacher)
+    if source is None or section.config is not None:
+        return section
+    with about("student.model", source.name):
+        check_place(source.name)
+        if not _is_static(source):
+            return section
+    stated = section.model_dump(mode="json", exclude_unset=True)
+    for name in ("size", "vocabulary", "embedding", "layers"):
+        if stated.get(name):
+            problem = f"{source} is a static model: a student keeps its table of tokens as it is."
+            raise DistilvecError(problem, "Leave it out.", key=f"student.{name}")
+    return section_of(StudentSection, "student", {**stated, "layers": 0})
+
+
+def _is_static(source: ModelName) -> bool:
+    """Whether the files of a model say that it begins with a table of tokens."""
+    modules = read_modules(hub_name(source))
+    return bool(modules) and modules[0]["type"].rpartition(".")[2] == "StaticEmbedding"
+
+
 def with_linear_layer(section: StudentSection, description: TeacherDescription) -> StudentSection:
     """Decide on `student.dense: auto` for a student that is trained into the teacher's space.
 
@@ -124,8 +159,10 @@ def with_linear_layer(section: StudentSection, description: TeacherDescription) 
         if not _is_model_of(description.info, folder) and not _is_made_of(description, read_record(folder)):
             return section.model_copy(update={"dense": "always"})
     source = source_model(section, description.info)
-    if source is None or section.is_static:
+    if source is None:
         return section
+    if section.is_static:
+        return section.model_copy(update={"dense": "keep"}) if _is_static(source) else section
     with about("student.model", source.name):
         later_modules = read_later_modules(source)
     if not has_own_modules(later_modules):

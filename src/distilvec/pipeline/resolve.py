@@ -38,6 +38,7 @@ from distilvec.pipeline.decide import (
     with_dtypes,
     with_earlier_dtypes,
     with_linear_layer,
+    with_static_model,
 )
 from distilvec.pipeline.describe import (
     describe_saved,
@@ -168,6 +169,7 @@ def _describe_parts(recipe: Recipe, folder: Path) -> _Parts:
     texts = _load_texts(recipe, teacher, store)
 
     # The student, as it is before its training
+    recipe = recipe.model_copy(update={"student": with_static_model(recipe.student, teacher)})
     if in_teacher_space:
         recipe = recipe.model_copy(update={"student": with_linear_layer(recipe.student, first)})
     if recipe.student.size is not None:

@@ -62,7 +62,7 @@ def why_not_kept(later_modules: Sequence[Any], pooling: str | None, dim: int | N
 
 
 def kept_modules(later_modules: Sequence[Any], dim: int | None, fold: bool) -> list[Any]:
-    """Return the modules after the pooling, without the closing Normalize, in their order; see `why_not_kept`.
+    """Return the modules after the pooling, or after a static model's table, without the closing Normalize.
 
     With `fold` neighbouring linear layers become one matrix: the same vectors to rounding, with fewer parameters. What
     has an activation, and what stands between, stays as it is. Where the modules give more than `dim` dimensions, a

@@ -1,6 +1,7 @@
 """The student before training: a backbone in fp32, a pooling, and modules that lead into the teacher's space.
 
-With `student.layers: 0` a table of token vectors (students/static.py) has the place of backbone and pooling.
+With `student.layers: 0` a table of token vectors (students/static.py) has the place of backbone and pooling. A student
+of a static model goes on with that model's table.
 
 Every student is backbone -> pooling -> linear layer without bias to the teacher's dim (if the dims differ) ->
 normalisation (if the teacher normalises): stock modules that load everywhere. A student of the teacher's own layers has
@@ -39,9 +40,9 @@ from distilvec.models.adapters import merge_adapters
 from distilvec.models.checks import refuse_several_parts
 from distilvec.models.experts import Experts
 from distilvec.models.load import hub_name, load_backbone, load_tokenizer, resolve_model, role_prompts
-from distilvec.models.parts import lengthen, position_limit, stated_positions
+from distilvec.models.parts import is_static, lengthen, position_limit, stated_positions
 from distilvec.models.tokenizers import give_padding
-from distilvec.students.after_pooling import has_own_modules, kept_modules, why_not_kept
+from distilvec.students.after_pooling import has_own_modules, kept_modules, why_not_kept, width_behind
 from distilvec.students.factorize import factorize
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
 from distilvec.students.narrow import narrow
@@ -95,7 +96,8 @@ def build_with_notes(
             own_modules = own_modules_of(section, source, teacher, compatible)
             notes = student_notes(section, source, teacher, own_modules is not None)
         transformer = source.modules[0]
-        _add_missing_rows(transformer)
+        if not source.is_static:
+            _add_missing_rows(transformer)
         if vocabulary is not None and section.vocabulary is not None and section.config is None:
             from distilvec.vocabulary.transplant import give_tokenizer
 
@@ -106,7 +108,10 @@ def build_with_notes(
             with about("student.attention"):
                 lift_causal_mask(transformer.auto_model, source.name)
         front: list[Any]
-        if section.is_static:
+        if source.is_static:
+            front = [source.modules[0]]
+            dim = source.modules[0].embedding_dim
+        elif section.is_static:
             table = table_of_tokens(section, source, teacher, texts)
             front = [table]
             dim = table.embedding_dim
@@ -217,14 +222,20 @@ def with_projection(student: SentenceTransformer, projection: Projection) -> Sen
 
 @dataclass(frozen=True)
 class StudentSource:
-    """The model that a student comes from: its modules, a transformer first, and its prompts by role.
+    """The model that a student comes from: its modules, and its prompts by role.
 
-    A plain Hugging Face model is its transformer alone.
+    The first module is a transformer, or the token table of a static model. A plain Hugging Face model is its
+    transformer alone.
     """
 
     name: str
     modules: list[Any]
     prompts: dict[Role, str]
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the model is a token table, which its student goes on with."""
+        return isinstance(self.modules[0], StaticEmbedding)
 
     @property
     def pooling(self) -> str | None:
@@ -267,6 +278,8 @@ def load_source(section: StudentSection, teacher: TeacherInfo) -> StudentSource:
     source = required_source(section, teacher)
     with about("student.model", source.name):
         model = load_backbone(source, model_kwargs={"dtype": torch.float32})
+    if is_static(model):
+        return StudentSource(source.name, list(model), role_prompts(model.prompts))
     if not isinstance(getattr(model[0], "auto_model", None), PreTrainedModel):
         raise DistilvecError(
             f"{source} begins with a {type(model[0]).__name__} module; expected a transformer.",
@@ -321,12 +334,19 @@ def own_modules_of(
     By default those of the teacher, in a student of its layers that is trained into its space.
     """
     is_asked_for = section.dense in ("keep", "fold")
-    is_default = section.dense == "auto" and section.model == "teacher" and compatible
-    if section.is_static or not (is_asked_for or is_default):  # a static student's table is made of the whole model
+    is_default = section.dense == "auto" and section.model == "teacher" and compatible and not section.is_static
+    if not (is_asked_for or is_default):
         return None
-    later_modules = source.modules[1:]
     dim = teacher.dim if compatible else None
-    reason = why_not_kept(later_modules, section.pooling, dim)
+    if source.is_static:
+        later_modules = source.modules  # its table has the place of a pooling
+        reason = None if width_behind(later_modules) >= (dim or 0) else f"they give fewer dimensions than {dim}"
+    elif section.is_static:
+        later_modules = source.modules[1:]
+        reason = "a static student's table (layers: 0) is made of the whole model"
+    else:
+        later_modules = source.modules[1:]
+        reason = why_not_kept(later_modules, section.pooling, dim)
     if reason is None:
         return kept_modules(later_modules, dim, fold=section.dense != "keep")
     if is_asked_for:

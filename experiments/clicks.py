@@ -44,6 +44,7 @@ from experiments.switch import Way, Work, embedded, measured_ways, rankings_of
 from experiments.switch import table as switch_table
 
 TURKISH = {"tquad": "tquad_retrieval_dev"}
+UNTRAINED = ("maker", "minilm", "bm25")  # ways to search the index
 SIZE = 800  # documents of the Turkish index
 FILES = ("clicks", "judgements", "weighted clicks")
 HELD_OUT, LOGGED = 0.25, 0.5  # shares of judged documents that no file names, and of questions that make the files
@@ -135,7 +136,7 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--maker", type=Path, required=True, help="english: its name; turkish: its folder")
     parser.add_argument(
-        "--base", default="5m-3", help="english: the row of experiments.switch that the stages go on from"
+        "--base", default="static-3", help="english: the row of experiments.switch that the stages go on from"
     )
     parser.add_argument("--out", type=Path, help="folder of files and runs; by default WORK/clicks-BASE")
     parser.add_argument("--json", type=Path, required=True)
@@ -158,9 +159,10 @@ def main() -> None:
             write_json(arguments.json, results)
     if arguments.collection == "english":
         results = earlier_results(arguments.json, {})
-        results.setdefault("beside", {})[arguments.maker.name] = rows_beside(work, split, folder)
+        results.setdefault("beside", {})[arguments.maker.name] = rows_beside(work, split, base, folder)
         write_json(arguments.json, results)
-    print(clicks_tables(earlier_results(arguments.json, {})))
+    results = earlier_results(arguments.json, {})
+    print(clicks_table(results), *tables_beside(results).values(), sep="\n\n")
 
 
 def make_turkish(work: Work, maker: Path, base: str) -> None:
@@ -334,12 +336,12 @@ def change(score: Callable[[Array], Array], judged: Array, queries: Mapping[str,
     return Change(len(numbers), **means, low=interval.low / 100, high=interval.high / 100)
 
 
-def rows_beside(work: Work, split: Split, folder: Path) -> dict[str, Any]:
+def rows_beside(work: Work, split: Split, base: str, folder: Path) -> dict[str, Any]:
     """The stages beside the rows of experiments.switch, all on the tested questions alone."""
     rankings = rankings_of(work)
     for name in FILES:
         stage = name.replace(" ", "-")
-        rankings[stage] = nearest_rows(np.load(folder / stage / "queries.npy"), work.stored, WIDER)
+        rankings[f"{base}+{stage}"] = nearest_rows(np.load(folder / stage / "queries.npy"), work.stored, WIDER)
     # Times are those of the other table, and of another day
     ways = measured_ways(work, rankings, split.tested)
     return {way.name: Way(way.name, way.tasks).to_json() for way in ways}
@@ -348,11 +350,8 @@ def rows_beside(work: Work, split: Split, folder: Path) -> dict[str, Any]:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def clicks_tables(results: Mapping[str, Any]) -> str:
-    """Return a line for each file and collection: the tested questions before and after, and the decision.
-
-    Below it are the stages beside the other ways to answer the tested questions, for each maker.
-    """
+def clicks_table(results: Mapping[str, Any]) -> str:
+    """Return a line for each file and collection: the tested questions before and after, and the decision."""
     head = ["index, student", "trained on", "judged by", "answers that the file may name", "other answers"]
     head += ["overlap@10", "the stage is"]
     lines: list[Sequence[str]] = []
@@ -361,11 +360,18 @@ def clicks_tables(results: Mapping[str, Any]) -> str:
         for task, tested in result.tested.items():
             changes = [change.text for change in (tested.named, tested.others, tested.overlap)]
             lines.append([f"{result.maker}, {result.base}", result.file, task, *changes, verdict])
-    tables = [markdown_table(head, lines, columns="lllrrrl")]
+    return markdown_table(head, lines, columns="lllrrrl")
+
+
+def tables_beside(results: Mapping[str, Any]) -> dict[str, str]:
+    """Return, for each maker, the student before and behind its stages beside the ways that need no training."""
+    tables = {}
     for maker, rows in results.get("beside", {}).items():
-        tables.append(f"The same stages beside the other ways to search the index of {maker}, on the tested queries:")
-        tables.append(switch_table(rows))
-    return "\n\n".join(tables)
+        bases = {name.partition("+")[0] for name in rows if "+" in name}
+        tables[maker] = switch_table(
+            {name: row for name, row in rows.items() if name.partition("+")[0] in {*bases, *UNTRAINED}}
+        )
+    return tables
 
 
 if __name__ == "__main__":

@@ -87,10 +87,11 @@ OTHER_TITLES = {
     "bm25": "BM25, no model",
     "minilm": "all-MiniLM-L6-v2 as it is, all documents embedded again",
     "e5": "multilingual-e5-small as it is, all documents embedded again",
-    # experiments.clicks, on a part of the queries
-    "judgements": "5M, 3 minutes of training, then judgements",
-    "clicks": "5M, 3 minutes of training, then clicks",
-    "weighted-clicks": "5M, 3 minutes of training, then clicks by their position",
+}
+STAGES = {  # of experiments.clicks, on a part of the queries; ROW+STAGE names them
+    "judgements": "judgements",
+    "clicks": "clicks",
+    "weighted-clicks": "clicks by their position",
 }
 
 
@@ -340,7 +341,9 @@ class Way:
     @property
     def title(self) -> str:
         """What it is, in words."""
-        return ROWS[self.name].title if self.name in ROWS else OTHER_TITLES[self.name]
+        row, _, stage = self.name.partition("+")
+        title = ROWS[row].title if row in ROWS else OTHER_TITLES[row]
+        return f"{title}, then {STAGES[stage]}" if stage else title
 
     @property
     def overlap(self) -> float:

@@ -14,7 +14,7 @@ from benchmarks.reading import reading_table
 from benchmarks.teacher_families import families_table
 from experiments.black_box import table as ways_table
 from experiments.built_in_prompt import table as built_in_table
-from experiments.clicks import clicks_tables
+from experiments.clicks import clicks_table, tables_beside
 from experiments.clients import clients_table
 from experiments.fitted import table as fitted_table
 from experiments.held_out_origins import origins_table
@@ -77,10 +77,11 @@ def parts() -> Parts:
             "fitted": tables(("fitted", fitted_table)),
             "databases": tables(("index_databases", databases_table)),
             "mixed": tables(("mixed_index", mixed_table)),
+            "clicked": tables(("clicks", clicked_tables)),
             "needed": tables(("texts_needed", needed_table)),
         },
         "docs/index_formats.md": {"reading": tables(("reading", reading_table))},
-        "docs/methods/clicks.md": {"clicks": tables(("clicks", clicks_tables))},
+        "docs/methods/clicks.md": {"clicks": tables(("clicks", clicks_table))},
         "docs/task_student.md": {
             "classify": tables(("classify", classify_table)),
             "intents": tables(("intents", intents_table)),
@@ -110,6 +111,15 @@ def switch_tables(found: Mapping[str, Any]) -> str:
     for maker, result in found.items():
         parts.append(f"{result['documents']:,} documents by {MAKERS[maker]}:")
         parts.append(switch_table(result["rows"]))
+    return "\n\n".join(parts)
+
+
+def clicked_tables(found: Mapping[str, Any]) -> str:
+    """For each model that made an index, a student before and behind its clicks, beside what needs no training."""
+    parts = []
+    for maker, table in tables_beside(found).items():
+        parts.append(f"The index of {MAKERS[maker]}:")
+        parts.append(table)
     return "\n\n".join(parts)
 
 

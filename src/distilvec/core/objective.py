@@ -70,6 +70,7 @@ class Objective(nn.Module):
             away from the teacher's vectors, so their distance does not rank its students: the last one is compared
             with the start on pairs that it has not seen.
         trains_dims: True if it trains the first dimensions of the vectors that `student.dims` names (Matryoshka).
+        learns_labels: True if the method as published has a term "task", which is left out on texts without labels.
         head: of a labelled task; `student.logits` are its outputs.
         matmul_dtype: of large products: bf16 if the run trains in bf16, else None. The trainer sets it when the
             precision is known.
@@ -84,6 +85,7 @@ class Objective(nn.Module):
     needs_fixed_batch: bool = False
     reads_pairs: bool = False
     trains_dims: bool = False
+    learns_labels: bool = False
     citation: str = ""
     head: nn.Module | None
 

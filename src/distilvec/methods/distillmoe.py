@@ -94,6 +94,7 @@ class DistillMoE(Objective):
     """
 
     in_teacher_space = False
+    learns_labels = True
     max_teachers = None
     citation = bibtex("distillmoe")
 

@@ -68,6 +68,7 @@ class Emo(Objective):
     """
 
     in_teacher_space = False
+    learns_labels = True
     citation = bibtex("emo")
 
     def __init__(

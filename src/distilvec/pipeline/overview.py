@@ -24,6 +24,7 @@ from distilvec.core.device import pick_device
 from distilvec.core.info import UNLIMITED
 from distilvec.core.log import Level, duration, level
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.registry import method_class
 from distilvec.core.vectors import spread_items
 from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import TokenStore
@@ -266,6 +267,7 @@ def overview(job: Job) -> list[tuple[str, str]]:
     if job.examples is not None:
         texts = f"{len(job.corpus):,} in labelled examples"
     lines.append(("texts", texts))
+    lines += [("method", line) for line in without_labels(job)]
     if job.pairs is not None:
         lines.append(("pairs", job.pairs.counts.line))
     if (missing := missing_role(job)) is not None:
@@ -302,6 +304,16 @@ def _student_line(job: Job) -> str:
     parts.append(f"{info.layers} {layers}")
     parts.append(f"reads {job.student_length:,} tokens")
     return ", ".join(parts)
+
+
+def without_labels(job: Job) -> list[str]:
+    """Name the methods that learn labels as published and have none here, nor SimCSE in their place."""
+    if job.examples is not None:
+        return []
+    methods = [stage.recipe.method for stage in job.stages]
+    names = [method.name for method in methods if not method.options.get("simcse")]
+    learners = [name for name in dict.fromkeys(names) if method_class(name).learns_labels]
+    return [f"{name} without its term 'task': the texts have no labels" for name in learners]
 
 
 def missing_role(job: Job) -> str | None:

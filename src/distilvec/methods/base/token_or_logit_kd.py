@@ -26,6 +26,7 @@ class TokenOrLogitKD(Objective):
     """
 
     in_teacher_space = False
+    learns_labels = True
     learns_several_classes = False  # whether its terms fit logits of which each has a sigmoid of its own
 
     def __init__(

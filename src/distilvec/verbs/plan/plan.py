@@ -49,6 +49,7 @@ from distilvec.pipeline.overview import (
     measure_stage,
     missing_role,
     sample_rows,
+    without_labels,
 )
 from distilvec.pipeline.prepare import align_tokens, prepare_teacher, tokenize_corpus, tokenize_for
 from distilvec.pipeline.start import RIDGE_TEXTS, fitted_parts
@@ -213,6 +214,7 @@ def _corpus_lines(job: Job, tokens: TokenStore) -> Lines:
         lines.append(["  roles", missing])
     if (built_in := built_in_line(job.recipe, job.stated_recipe.teacher)) is not None:
         lines.append(["  prompt", built_in])
+    lines += [["  method", line] for line in without_labels(job)]
     section = job.recipe.corpus
     if section is not None:
         lines.append(["  validation", validation_line(report)])

@@ -1,6 +1,7 @@
 """A prompt that is built into the student: texts without it, with it, with another, with it twice, and by a server.
 
     python -m experiments.built_in_prompt WORKSPACE --teacher E5_FOLDER --json results/built_in_prompt.json
+    python -m experiments.built_in_prompt WORKSPACE --teacher GEMMA_FOLDER --steps 1200 --json …
 
 Two students of 5M, with layers of all-MiniLM-L6-v2, learn the teacher's vectors with its prompt "query" on the same
 texts of english_text (docs/data.md), in as many steps: into one the prompt is built (`--built-in-prompt query`), the
@@ -37,7 +38,7 @@ from distilvec.evaluation.significance import mean_interval
 from distilvec.models.load import load_model, role_prompts
 from experiments.linear_layer import english_texts
 
-TEXTS, NEW, STEPS = 2000, 300, 300
+TEXTS, NEW = 2000, 300
 STUDENT = "all-MiniLM-L6-v2"
 DESIGN = {  # of 5M parameters, as students/design.py has it for this model, but for the choice of the layers
     "student.layers": 3,
@@ -57,7 +58,9 @@ WAYS = {
 
 
 def main() -> None:
-    arguments = workspace_parser(__doc__, "--teacher").parse_args()
+    parser = workspace_parser(__doc__, "--teacher")
+    parser.add_argument("--steps", type=int, default=300)
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     arguments.workspace.mkdir(parents=True, exist_ok=True)
     texts = [" ".join(text.split()) for text in english_texts(TEXTS + NEW)]
@@ -66,7 +69,7 @@ def main() -> None:
     file.write_text("\n".join(known), encoding="utf-8")
     teacher = str(arguments.teacher.resolve())
     prompts: dict[str, str] = dict(role_prompts(load_model(ModelName(teacher)).prompts).items())
-    common: dict[str, Any] = {"student": STUDENT, "overrides": {**DESIGN, "train.max_steps": STEPS}}
+    common: dict[str, Any] = {"student": STUDENT, "overrides": {**DESIGN, "train.max_steps": arguments.steps}}
     built_in = distilvec.distill(teacher, file, out=arguments.workspace / "built-in", built_in_prompt=NAME, **common)
     prompted = distilvec.distill(
         teacher,
@@ -83,8 +86,7 @@ def main() -> None:
         model = load_model(ModelName(teacher))
         np.save(vectors_file, model.encode([prompts[NAME] + text for text in texts], batch_size=64))
     vectors = np.load(vectors_file)
-    report = earlier_results(arguments.json, {})
-    report |= {
+    measured = {
         "teacher": Path(teacher).name,
         "prompts": prompts,
         "texts": TEXTS,
@@ -95,8 +97,11 @@ def main() -> None:
         "built_in": shares(ways(built_in.student_folder, new, prompts), vectors, "bare"),
         "prompted": shares(prompted_ways(prompted.student_folder, new, prompts), vectors, "right"),
     }
-    write_json(arguments.json, report)
-    print(table(report))
+    results = earlier_results(arguments.json, {"rows": []})
+    others = [row for row in results["rows"] if (row["teacher"], row["steps"]) != (measured["teacher"], arguments.steps)]
+    results["rows"] = [*others, measured]
+    write_json(arguments.json, results)
+    print(table(results))
 
 
 def ways(folder: Path, texts: Sequence[str], prompts: Mapping[str, str]) -> dict[str, np.ndarray]:
@@ -170,16 +175,19 @@ def shares(ways: Mapping[str, np.ndarray], teacher: np.ndarray, meant: str) -> d
     return measured
 
 
-def table(report: Mapping[str, Any]) -> str:
-    """Return a line for each way to give a text to the two students."""
-    head = ["student", "texts are given", "overlap@10", "cosine with the vectors as meant, mean", "lowest"]
+def table(results: Mapping[str, Any]) -> str:
+    """Return a line for each way to give a text to the two students of each teacher."""
+    head = ["teacher, steps", "student", "texts are given", "overlap@10", "cosine with the vectors as meant, mean"]
+    head.append("lowest")
     lines = []
-    for title, name in (("built in", "built_in"), ("with a prompt", "prompted")):
-        for way, measured in report[name].items():
-            mean, low, high = measured["overlap"]
-            cosines = [f"{measured['cosine']:.3f}", f"{measured['lowest_cosine']:.3f}"]
-            lines.append([title, WAYS[way], f"{mean:.3f} [{low:.3f}, {high:.3f}]", *cosines])
-    return markdown_table(head, lines, columns="llrrr")
+    for row in results["rows"]:
+        for title, name in (("built in", "built_in"), ("with a prompt", "prompted")):
+            for way, measured in row[name].items():
+                mean, low, high = measured["overlap"]
+                cosines = [f"{measured['cosine']:.3f}", f"{measured['lowest_cosine']:.3f}"]
+                overlap = f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+                lines.append([f"{row['teacher']}, {row['steps']:,}", title, WAYS[way], overlap, *cosines])
+    return markdown_table(head, lines, columns="lllrrr")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from distilvec.teachers.cache.fill import (
     fill_steps,
     key_chunks,
 )
-from distilvec.teachers.cache.index import KeyIndex
+from distilvec.teachers.cache.index import KeyIndex, WantedKeys
 from distilvec.teachers.cache.manifest import Manifest, hash_named
 from distilvec.teachers.cache.parquet import TableRows, VectorTable, append_rows
 from distilvec.teachers.cache.signals import Array
@@ -154,14 +154,12 @@ class TableEmbedder:
             return
         self.check_texts(corpus, cache.signals, cache)
         with cache.writing():
-            missing = KeyIndex()
-            for _, keys in key_chunks(corpus):
-                missing.add(keys[cache.positions(keys) < 0])
-            rows_to_add = (rows.select(missing.positions(rows.keys) >= 0) for rows in self.rows(cache.signals))
+            missing = _missing_keys(cache, corpus)
             done = len(corpus) - len(missing)
-            for new in append_rows(cache, rows_to_add):
+            for new in append_rows(cache, self.rows(cache.signals), WantedKeys(missing)):
                 done += new
                 yield FillStep(done, len(corpus), done)
+            del missing  # before the cache's own keys need their memory
         if count_missing(cache, corpus):
             yield from self._embed_missing(cache, corpus)
 
@@ -414,6 +412,14 @@ class TableEmbedder:
                 f"them: --made-by (teacher.made_by).{separate}",
                 key=_KEY,
             )
+
+
+def _missing_keys(cache: TeacherCache, corpus: Corpus) -> KeyIndex:
+    """The keys of the corpus that the cache lacks."""
+    missing = KeyIndex()
+    for _, keys in key_chunks(corpus):
+        missing.add(keys[cache.positions(keys) < 0])
+    return missing
 
 
 def _is_text(rows: TableRows) -> npt.NDArray[np.bool_]:

@@ -140,10 +140,11 @@ def fill_steps(
                         yield FillStep(texts, total, work)
             except Unfinished as part:  # vectors of an API are paid for
                 finished = rows[part.rows]
-                cache.append(np.asarray(corpus.keys[finished]), part.signals, corpus.stored(finished).__getitem__)
+                keys, texts_of_part = np.asarray(corpus.keys[finished]), corpus.stored(finished)
+                cache.append(keys, part.signals, texts_of_part.__getitem__, all_new=True)
                 raise part.__cause__ or part from None
             signals = in_text_order(computed)
-            cache.append(np.asarray(corpus.keys[rows]), signals, corpus.stored(rows).__getitem__, number)
+            cache.append(np.asarray(corpus.keys[rows]), signals, corpus.stored(rows).__getitem__, number, all_new=True)
             done += len(rows)
         cache.sort_shards()  # `ahead` may have passed them on in another order
     yield FillStep(total, total, total)

@@ -26,7 +26,7 @@ from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
 from distilvec.data.corpus_files import as_keys, clean_text
 from distilvec.teachers.cache.columns import FINAL, PRE_DENSE, ROLE_VALUES, Part, find_columns
-from distilvec.teachers.cache.index import KeyIndex, Keys
+from distilvec.teachers.cache.index import KeyIndex, Keys, WantedKeys
 from distilvec.teachers.cache.journal import KEY_NAME
 from distilvec.teachers.cache.manifest import Manifest, parse_manifest
 from distilvec.teachers.cache.signals import Array
@@ -368,20 +368,21 @@ class Repeats:
         return (positions >= 0) & self.is_different[positions]
 
 
-def append_rows(cache: TeacherCache, pieces: Iterable[TableRows]) -> Iterator[int]:
-    """Append the rows that the cache lacks, regrouped to whole shards; yield the number of new rows of each shard."""
+def append_rows(cache: TeacherCache, pieces: Iterable[TableRows], wanted: WantedKeys) -> Iterator[int]:
+    """Append the wanted rows, regrouped to whole shards; yield the number of rows of each shard.
+
+    The cache has no wanted key. The caller holds it for writing.
+    """
     waiting: list[TableRows] = []
     count = 0
     for piece in pieces:
-        new_rows = piece.select(cache.positions(piece.keys) < 0)
+        new_rows = piece.select(wanted.take(piece.keys))
         waiting.append(new_rows)
         count += len(new_rows)
         while count >= cache.shard_rows:
             rows = _join(waiting)
             yield _append(cache, rows.select(slice(cache.shard_rows)))
-            later_rows = rows.select(slice(cache.shard_rows, None))
-            # The shard that was just written may hold some of their keys.
-            waiting = [later_rows.select(cache.positions(later_rows.keys) < 0)]
+            waiting = [rows.select(slice(cache.shard_rows, None))]
             count = len(waiting[0])
     if count:
         yield _append(cache, _join(waiting))
@@ -398,9 +399,9 @@ def _join(parts: Sequence[TableRows]) -> TableRows:
 
 
 def _append(cache: TeacherCache, rows: TableRows) -> int:
-    before = len(cache)
-    cache.append(rows.keys, {name: rows.vectors[name] for name in cache.signals}, rows.texts.__getitem__)
-    return len(cache) - before
+    vectors = {name: rows.vectors[name] for name in cache.signals}
+    cache.append(rows.keys, vectors, rows.texts.__getitem__, all_new=True)
+    return len(rows)
 
 
 def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
@@ -470,6 +471,8 @@ def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> 
         if missing:
             column = _COLUMNS.get(missing[0], missing[0])
             raise DistilvecError(f"{path} has no column '{column}', which {cache.folder} has.", "Add it.")
-        table.check_conflicts(cache.signals)
+        wanted = WantedKeys(table.check_conflicts(cache.signals))
     with cache.writing():
-        return sum(append_rows(cache, each_about(table.rows(cache.signals), "--table", path)))
+        for keys in cache.shard_keys():
+            wanted.take(keys)
+        return sum(append_rows(cache, each_about(table.rows(cache.signals), "--table", path), wanted))

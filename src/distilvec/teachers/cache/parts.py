@@ -118,7 +118,7 @@ def merge(cache: TeacherCache, folders: Sequence[Path]) -> int:
                     f"Remove {folder} and fill the cache.",
                     key=KEY_NAME,
                 )
-            cache.adopt(shard, folder, keys)
+            cache.adopt(shard, folder)
             count += 1
         cache.sort_shards()
     # Only now, when the journal has every shard: a kill before this line leaves the folders to merge again. Each is

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypedDict
 
 import numpy as np
@@ -69,8 +70,9 @@ class CacheSummary(TypedDict):
 class TeacherCache:
     """Vectors of texts on disk; made by `create_or_open`, or opened from its folder. Positions count rows from 0.
 
-    Reading copies the requested rows and nothing else; in memory are the keys (21 bytes a row). Any number of processes
-    may read while one writes; a reader sees the shards of the moment when it opened the cache.
+    Reading copies the requested rows and nothing else. In memory are the keys (17 bytes a row), from the first time on
+    that texts are looked up. Any number of processes may read while one writes; a reader sees the shards of the moment
+    when it opened the cache.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, shard_rows: int = SHARD_ROWS) -> None:
@@ -79,7 +81,9 @@ class TeacherCache:
         self.shard_rows = shard_rows
         self._shards: list[Shard] = []
         self._shard_ends: Rows = np.zeros(0, dtype=np.int64)  # rows up to each shard's end
-        self._index = KeyIndex()
+        self._index = KeyIndex()  # of the first shards, of `_indexed` of them
+        self._indexed = 0
+        self._index_lock = Lock()  # several threads may read
         self._files: dict[tuple[int, str], Array] = {}  # memory maps, by the shard's place in _shards and the file
         self._journal_size = 0  # bytes of whole lines
         self._is_writing = False
@@ -145,11 +149,19 @@ class TeacherCache:
         return self.manifest.signals
 
     def __len__(self) -> int:
-        return len(self._index)
+        return int(self._shard_ends[-1]) if self._shards else 0
 
     def positions(self, keys: Keys) -> Rows:
-        """int64 [n] positions of keys; -1 for a missing text."""
-        return self._index.positions(keys)
+        """int64 [n] positions of keys; -1 for a missing text. DistilvecError for damaged keys of a shard."""
+        with self._index_lock:
+            for shard in self._shards[self._indexed :]:
+                self._index.add(self._keys_of(shard))
+                self._indexed += 1
+            return self._index.positions(keys)
+
+    def shard_keys(self) -> Iterator[Keys]:
+        """The keys of every shard, V16 [rows], as they are stored. DistilvecError for damaged ones."""
+        return map(self._keys_of, self._shards)
 
     def read(self, positions: Rows, signal: str = "embedding") -> npt.NDArray[np.float32]:
         """float32 [n, width] of a signal at these positions. IndexError for an unknown position."""
@@ -173,12 +185,18 @@ class TeacherCache:
         return join_ragged(parts).take(np.argsort(np.concatenate(order)))
 
     def append(
-        self, keys: Keys, signals: Mapping[str, Array | Ragged], describe: Describe, number: int | None = None
+        self,
+        keys: Keys,
+        signals: Mapping[str, Array | Ragged],
+        describe: Describe,
+        number: int | None = None,
+        all_new: bool = False,
     ) -> None:
         """Add one shard: keys (V16, [n]) and every signal of the cache ([n, width], or Ragged for an uneven one).
 
         Texts that the cache has are left out; `describe(row)` gives a row's text, for messages. Waits for other
-        writers. The shard has the given `number` if that is free, else the smallest free one.
+        writers. The shard has the given `number` if that is free, else the smallest free one. `all_new`: the caller,
+        who holds the cache, knows that each text is there once and is new. The keys then need no memory.
         Errors: DistilvecError for vectors that must not be stored, or a full disk; nothing of the shard is left then.
         """
         assert set(signals) == set(self.signals)
@@ -188,8 +206,10 @@ class TeacherCache:
             for name, signal in self.signals.items():
                 stored[name] = stored_form(name, signals[name], len(keys), signal, describe)
 
-            new_rows = np.sort(np.unique(keys, return_index=True)[1])
-            new_rows = new_rows[self.positions(keys[new_rows]) < 0]
+            new_rows = np.arange(len(keys))
+            if not all_new:
+                new_rows = np.sort(np.unique(keys, return_index=True)[1])
+                new_rows = new_rows[self.positions(keys[new_rows]) < 0]
             if len(new_rows) == 0:
                 return
 
@@ -205,7 +225,7 @@ class TeacherCache:
             shard = Shard(self._free_number(number), len(new_rows), notes={"worst_cosine": cosine})
             self._write(shard, arrays)
 
-    def adopt(self, shard: Shard, source: Path, keys: Keys) -> None:
+    def adopt(self, shard: Shard, source: Path) -> None:
         """Add another cache's shard, whose keys are new here, by its files; the caller holds the cache for writing.
 
         The shard's number stays if it is free: then the files are those of one process that computed every shard.
@@ -215,7 +235,7 @@ class TeacherCache:
         with journal.write_errors(self.folder, needed):
             adopted, size = journal.adopt_shard(self.folder, shard, source, number, self._journal_size)
         self._journal_size = size
-        self._admit(adopted, keys)
+        self._admit(adopted)
 
     def sort_shards(self) -> None:
         """Write the journal in the order of the shards' numbers; the caller holds the cache for writing."""
@@ -277,6 +297,7 @@ class TeacherCache:
             self.close()
             loaded = []
             self._index = KeyIndex()
+            self._indexed = 0
             self._shard_ends = self._shard_ends[:0]
         for shard in contents.shards:
             problems = shard.problems(self.folder, shard.files, checksum=None)
@@ -284,15 +305,17 @@ class TeacherCache:
                 raise damaged(self.folder, problems[0])
         self._shards = contents.shards[: len(loaded)]
         for shard in contents.shards[len(loaded) :]:
-            keys = np.load(shard.verify(self.folder, "keys"), allow_pickle=False)
-            if keys.shape != (shard.rows,) or keys.dtype != KEY:
-                raise damaged(self.folder, f"shard {shard.number} has damaged keys")
-            self._admit(shard, keys)
+            self._admit(shard)
 
-    def _admit(self, shard: Shard, keys: Keys) -> None:
-        self._shards.append(shard)
+    def _admit(self, shard: Shard) -> None:
         self._shard_ends = np.append(self._shard_ends, len(self) + shard.rows)
-        self._index.add(keys)
+        self._shards.append(shard)
+
+    def _keys_of(self, shard: Shard) -> Keys:
+        keys: Keys = np.load(shard.verify(self.folder, "keys"), allow_pickle=False)
+        if keys.shape != (shard.rows,) or keys.dtype != KEY:
+            raise damaged(self.folder, f"shard {shard.number} has damaged keys")
+        return keys
 
     def free_numbers(self) -> Iterator[int]:
         """Numbers that no shard has, in order, as of the first one that is asked for."""
@@ -315,7 +338,7 @@ class TeacherCache:
             except OSError:
                 journal.remove_leftovers(self.folder, self._shards, file_names(self.signals))
                 raise
-        self._admit(shard, arrays["keys"])
+        self._admit(shard)
 
     def _by_shard(self, positions: Rows) -> Iterator[tuple[int, Rows, Rows]]:
         """For each shard concerned: its place in the list, places in `positions`, and the shard's rows for these."""

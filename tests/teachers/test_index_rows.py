@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -224,6 +226,40 @@ def test_vectors_with_their_shapes_are_read(kind, name, tmp_path):
     section = table_of(kind, tmp_path / "squares", {"text": TEXTS, "vector": squares})
     with refused("teacher.vectors", "several dimensions"):
         read(section, tmp_path)
+
+
+RAY_DATA = """
+import sys
+import numpy as np, ray, ray.data
+folder, texts = sys.argv[1], open(sys.argv[1] + "/texts.txt", encoding="utf-8").read().splitlines()
+vectors = np.load(folder + "/vectors.npy")
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+rows = ray.data.from_items([{"id": number, "text": text} for number, text in enumerate(texts)], override_num_blocks=3)
+rows.map_batches(lambda rows: rows | {"embedding": vectors[rows["id"]]}).write_parquet(folder + "/table")
+"""
+
+
+@pytest.mark.slow
+def test_a_folder_that_ray_data_has_written_is_read(tmp_path):
+    pytest.importorskip("ray")
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    np.save(tmp_path / "vectors.npy", VECTORS)
+    subprocess.run([sys.executable, "-c", RAY_DATA, str(tmp_path)], check=True, capture_output=True)
+    assert len(list((tmp_path / "table").glob("*.parquet"))) == 3
+    expect(read(TeacherSection(vectors=tmp_path / "table"), tmp_path))
+
+
+def test_a_folder_that_spark_has_written_is_read(tmp_path):
+    """Lists of floats in several files, beside an empty file that says that all is written, and checksums."""
+    folder = tmp_path / "table"
+    folder.mkdir()
+    for part, rows in enumerate((slice(20), slice(20, 60))):
+        name = f"part-0000{part}-6f1c-c000.snappy.parquet"
+        pq.write_table(pa.table({"text": TEXTS[rows], "vector": lists(VECTORS[rows])}), folder / name)
+        (folder / f".{name}.crc").write_bytes(b"crc\0")
+    (folder / "_SUCCESS").touch()
+    (folder / "._SUCCESS.crc").write_bytes(b"crc\0")
+    expect(read(TeacherSection(vectors=folder), tmp_path))
 
 
 def test_a_folder_with_the_name_of_a_table_says_what_it_holds(tmp_path):

@@ -8,8 +8,10 @@ import pytest
 
 from distilvec.report.comparison import (
     Comparison,
+    Difference,
     comparison_html,
     comparison_text,
+    differences_table,
     flat_rows,
     leaderboard,
 )
@@ -202,6 +204,17 @@ def test_runs_without_scores(comparison):
         "distance",
     ]
     assert "average" not in flat_rows(comparison)[0] and kinds(comparison)["distance"] == ["best", "", ""]
+
+
+def test_runs_named_by_their_methods_have_no_second_column_of_names(comparison):
+    for row, method in zip(comparison.rows, ("redact", "base", "rkd"), strict=True):
+        row.run = row.method = method
+    assert leaderboard(comparison).header[:2] == ["Run", "Seeds"]
+
+
+def test_no_p_value_is_zero(comparison):
+    comparison.differences = [Difference("rkd", "base", "sts_b", 2.0, p=p) for p in (0.0002, 0.04)]
+    assert [line[-1] for line in differences_table(comparison).lines] == ["<0.001", "0.040"]
 
 
 def test_one_row_has_no_best(comparison):

@@ -360,6 +360,8 @@ def test_training_shows_terms_rate_and_distance():
         "a single term is the loss"
     )
     assert set(panels(drawn(training.section)["training"])) == {point[0] for point in found}
+    short = [history[0], *(line for line in history if "train/loss" in line)][:2]
+    assert not [point for point in training.training_points(short) if point.panel != "validation distance"]
 
 
 def test_the_time_axis_ends_with_the_minutes_of_the_record():
@@ -382,6 +384,8 @@ def test_runs_without_a_number_are_left_out():
     (axes,) = figure.draw().axes
     assert [found.tolist() for found in points(axes)] == [[[410.0, 99.04]], [[530.0, 97.12]]]
     assert retention_figure(comparison_of(RUNS[2:]), "parameters").table.rows == []
+    alike = [run | {"parameters": 17_400_000} for run in RUNS[:2]]
+    assert retention_figure(comparison_of(alike), "parameters").table.rows == []
 
 
 # -- small parts ------------------------------------------------------------------------------------------------------

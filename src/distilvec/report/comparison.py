@@ -285,6 +285,8 @@ def _leaderboard_table(name: str, caption: str, columns: Sequence[BoardColumn]) 
 def _board_columns(comparison: Comparison) -> list[BoardColumn]:
     """Return the columns of the leaderboard: what a row is, and every number that some run has."""
     body = _cells(comparison, comparison.rows, is_ranked=True)
+    if all(row.method == row.run for row in comparison.rows):
+        del body["name", "Method"]
     foot = _cells(comparison, comparison.baselines, is_ranked=False)
     columns = []
     for (kind, title), cells in body.items():
@@ -376,9 +378,14 @@ def differences_table(comparison: Comparison) -> Table:
             bounds = (difference.low, difference.high)
         change = marked_change(difference.difference, bounds, difference.mark)
         names = words(difference.run, difference.reference, difference.task)
-        rows.append([*names, change, number_cell(difference.p, 3)])
+        rows.append([*names, change, _p_cell(difference.p)])
     caption = "Differences, in points, with 95% intervals and two-sided p-values"
     return Table("difference-table", caption, ["Run", "against", "Task", "difference", "p (Holm)"], rows, words=3)
+
+
+def _p_cell(p: float | None) -> Cell:
+    """Return a p-value; no test gives 0."""
+    return number_cell(p, 3) if p is None or p >= 0.001 else Cell("<0.001", p)
 
 
 # -- pages and texts -------------------------------------------------------------------------------------------------
@@ -478,6 +485,8 @@ def retention_figure(comparison: Comparison, against: str) -> Figure:
         cost, retention = getattr(row, against), row.retention.get(AVERAGE)
         if cost and cost > 0 and retention is not None:
             points.append(LinePoint("", row.run, axis.factor * cost, retention))
+    if len({point.x for point in points}) == 1 < len(points):
+        points = []  # runs of equal cost would stand in one vertical line
     front = pareto([(point.x, point.y) for point in points], axis.better)
     records = [
         {

@@ -93,7 +93,10 @@ def gradient_points(history: Sequence[MetricsLine]) -> list[LinePoint]:
 
 
 def training_points(history: Sequence[MetricsLine]) -> list[LinePoint]:
-    """Return points of the loss and its terms (not of a single one), rates and validation metric."""
+    """Return points of the loss and its terms (not of a single one), rates and validation metric.
+
+    What was logged once, as in a run of few steps, is no curve.
+    """
     terms = list(dict.fromkeys(name for line in history for name in line if name.startswith(LOSS_TERM)))
     panels = {"train/loss": ("loss", "loss")}
     if len(terms) > 1:
@@ -107,5 +110,7 @@ def training_points(history: Sequence[MetricsLine]) -> list[LinePoint]:
             panels[f"{VALIDATION}{metric.name}"] = (title, title)
     points = []
     for name, (panel, label) in panels.items():
-        points += [LinePoint(panel, label, step, value) for step, value in metric_values(history, name)]
+        values = metric_values(history, name)
+        if len(values) > 1:
+            points += [LinePoint(panel, label, step, value) for step, value in values]
     return points

@@ -254,11 +254,13 @@ def _baselines(groups: Groups, column: str, tasks: Sequence[str]) -> list[Row]:
             row.parameters = None if teacher is None else teacher.parameters
             baselines.setdefault(f"{name} {row.mean}", row)
 
-    starts: dict[str, list[str]] = {}  # rows of runs by the scores of their start
+    starts: dict[str, list[str]] = {}  # rows of runs by what is shown of their start
     for name, group in groups.items():
         row = _baseline(name, group, START_OF.get(column, ""), tasks)
         if row is not None:
-            start = f"start {row.mean} {row.overlap_among} {row.overlap_alone}"
+            overlaps = (row.overlap_among, row.overlap_alone)
+            shown = [overlap and f"{overlap.mean:.2f} {overlap.interval}" for overlap in overlaps]
+            start = f"start {row.mean} {shown}"
             starts.setdefault(start, []).append(name)
             baselines.setdefault(start, row)
     for start, names in starts.items():
@@ -443,7 +445,7 @@ def _remarks(
     notes = [
         f"Differences are to {reference}, test row by test row, with {LEVEL:.0%} intervals. The spread over seeds is "
         "not in the intervals; ± shows it. Significance: * p < 0.05, ** p < 0.01, *** p < 0.001, after Holm for "
-        f"{others} comparison(s) a task."
+        f"{others} {'comparison' if others == 1 else 'comparisons'} a task."
     ]
     untested = []
     for name in names:

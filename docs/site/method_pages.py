@@ -108,7 +108,11 @@ def options(name: str, method: type[Objective]) -> str:
         [f"`{key}`", words(in_words(hints[key])), shown(one.default), shown(recipe.get(key)), about[key]]
         for key, one in known.items()
     ]
-    return table(["option", "value", "default", "recipe", "meaning"], rows) if rows else ""
+    head = ["option", "value", "default", "recipe", "meaning"]
+    if not any(row[3] for row in rows):  # the recipe sets none of them
+        for cells in (head, *rows):
+            del cells[3]
+    return table(head, rows) if rows else ""
 
 
 def shown(value: Any) -> str:
@@ -166,14 +170,14 @@ def cost(name: str) -> str:
                     ]
                 )
     head = ["run", "precision", "ms a step", "times `task`", "peak MB", "all methods"]
-    return table(head, rows) if rows else "Not measured yet."
+    return table(head, rows) if rows else ""
 
 
 def measured(name: str) -> str:
     """Return the method's rows of the comparisons."""
     parts = [students()] if name == "redact" else []
     parts += [*sentence_scores(name), *task_scores(name)]
-    return "\n\n".join(parts) or "Not measured yet: no comparison in `results/` has this method."
+    return "\n\n".join(parts)
 
 
 def sentence_scores(name: str) -> Iterator[str]:

@@ -58,4 +58,5 @@ def machine() -> str:
     """Where figures were taken, in words."""
     gpu = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
     threads, instructions = torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()
-    return f"{gpu}{threads} threads, {instructions}, torch {torch.__version__}"
+    noun = "thread" if threads == 1 else "threads"
+    return f"{gpu}{threads} {noun}, {instructions}, torch {torch.__version__}"

@@ -98,7 +98,9 @@ def main() -> None:
         "prompted": shares(prompted_ways(prompted.student_folder, new, prompts), vectors, "right"),
     }
     results = earlier_results(arguments.json, {"rows": []})
-    others = [row for row in results["rows"] if (row["teacher"], row["steps"]) != (measured["teacher"], arguments.steps)]
+    others = [
+        row for row in results["rows"] if (row["teacher"], row["steps"]) != (measured["teacher"], arguments.steps)
+    ]
     results["rows"] = [*others, measured]
     write_json(arguments.json, results)
     print(table(results))

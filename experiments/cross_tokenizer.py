@@ -191,12 +191,12 @@ def conclusions(columns: Mapping[str, Mapping[str, Seeds]], whole: str) -> str:
                 means[name] = statistics.mean(by_seed.values())
         best = max(means, key=means.__getitem__)
 
-        parts = [f"best is `{best}`, {means[best]:.2f}; `{whole}` {means[whole]:.2f}"]
+        parts = [f"`{best}` is best with {means[best]:.2f}; `{whole}` has {means[whole]:.2f}"]
         parts.append(f"{difference(scores[whole], scores['task'])} against the student alone (`task`)")
         gap = difference(scores[whole], scores.get("task-half", {}))
         if gap:
-            parts.append(f"{gap} where it has seen the labels as often (`task-half`)")
-        for form, words in (("", ""), ("-hidden", " that read no class probabilities")):
+            parts.append(f"{gap} against the student alone with as many passes over the labels (`task-half`)")
+        for form, words in (("", ""), ("-hidden", " without class probabilities")):
             baselines = [scores[name + form] for name in BASELINES if scores.get(name + form)]
             gap = difference(scores[whole], mean_by_seed(baselines)) if baselines else ""
             if gap:

@@ -221,7 +221,7 @@ def table(report: Mapping[str, Any], against: Mapping[str, str]) -> str:
                 gates = [max(row["gates"]) for row in rows_of_member(rows, task, name) if "gates" in row]
                 cells.append(f"{statistics.mean(gates):.2f}" if gates else "")
             lines.append(cells)
-        fewer = f"With fewer seeds: over the {report['test_rows'][task]:,} test rows."
+        fewer = f"With fewer seeds: the interval over the {report['test_rows'][task]:,} test rows."
         parts.append(markdown_table(columns, lines, alignments))
         parts.append(f"{report['steps'][task]} steps of 32 texts. {PAIRED} {fewer}")
     return "\n\n".join(parts)

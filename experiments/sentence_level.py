@@ -118,9 +118,12 @@ def methods_tables(report: Mapping[str, Any]) -> str:
     if not found:
         return ""
     methods = {name: rows for name, rows in found.items() if name.removesuffix(", projected") not in ablations()}
-    info = f"Passes: {report['epochs']}, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."  # noqa: E501
+    info = (
+        f"Epochs: {report['epochs']}; batch size: {report['batch_size']}; learning rate: {report['learning_rate']:g}; "
+        f"{report['machine']}."
+    )
     parts = [info, average_table(methods), *against_table(methods), task_table(methods)]
-    return "\n\n".join([*parts, "The order of the methods. " + order("methods", found)])
+    return "\n\n".join([*parts, "**The order of the methods.** " + order("methods", found)])
 
 
 def ablation_tables(report: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ from distilvec.verbs.run.sweep import Member, run_sweep
 Rows = list[dict[str, Any]]
 Seeds = Mapping[int, float]  # a figure by seed
 LISTED = 5  # pairs named in words
-PAIRED = "Brackets: 95% confidence interval of the mean difference, paired by seed (Student's t), where three seeds or more are there."  # noqa: E501
+PAIRED = "Brackets: 95% confidence interval of the mean difference, paired by seed (Student's t, three seeds or more)."
 
 
 def last_values(overrides: Sequence[str]) -> list[str]:
@@ -141,18 +141,17 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def agreement(theirs: Mapping[str, float], ours: Mapping[str, Sequence[float]]) -> str:
-    """In words: the rank correlation with the paper's order, and the pairs that stand the other way round here, the
-    clearest by name.
-    """
+    """In words: the rank correlation with the paper's order, and the pairs in reverse order, the clearest by name."""
     names = [name for name in theirs if name in ours]
     if len(names) < 2:
         return "Too few rows to compare with the paper's order."
     means = {name: statistics.mean(ours[name]) for name in names}
     pairs = list(combinations(sorted(names, key=lambda name: theirs[name], reverse=True), 2))
     turned = [(upper, lower) for upper, lower in pairs if means[upper] <= means[lower]]
-    text = f"Of {len(pairs)} pairs of rows that the paper has too, {len(pairs) - len(turned)} have the same order"
+    text = f"Pairs of rows in the paper's order: {len(pairs) - len(turned)} of {len(pairs)}"
     if len(names) > 2:
-        text += f" (Spearman's correlation of the order {spearmanr([means[n] for n in names], [theirs[n] for n in names])[0]:.2f})"  # noqa: E501
+        rho = spearmanr([means[name] for name in names], [theirs[name] for name in names])[0]
+        text += f" (Spearman's rho {rho:.2f})"
     if not turned:
         return text + "."
     gaps = {pair: means[pair[1]] - means[pair[0]] for pair in turned}
@@ -162,11 +161,10 @@ def agreement(theirs: Mapping[str, float], ours: Mapping[str, Sequence[float]]) 
         reverse=True,
     )
     listed = [
-        f"{lower} above {upper} (by {gaps[upper, lower]:.2f} here; the paper: {theirs[upper] - theirs[lower]:.2f} "
-        f"below)"
+        f"{lower} above {upper} (by {gaps[upper, lower]:.2f}; in the paper {theirs[upper] - theirs[lower]:.2f} below)"
         for upper, lower in clear[:LISTED]
     ]
     rest = [f"{len(clear) - LISTED} more"] if len(clear) > LISTED else []
     within = len(turned) - len(clear)
-    text += f"; {within} of the others differ by less than the deviation over seeds" if within else ""
-    return f"{text}. In the other order: {'; '.join(listed + rest)}." if clear else f"{text}."
+    text += f"; reversed by less than the standard deviation over seeds: {within}" if within else ""
+    return f"{text}. Reversed: {'; '.join(listed + rest)}." if clear else f"{text}."

@@ -80,7 +80,7 @@ def moe_step_table(report: Mapping[str, Any]) -> str:
         for precision, part in precisions(entry).items():
             ratio = 1.0 if name == "task" else part["time_ratio"]["task"]
             lines.append([name, precision, f"{part['ms']:.0f}", f"{ratio:.2f}", f"{part['peak_mb']:.0f}"])
-    head = ["method", "precision", "ms a step", "of `task`", "peak memory, MB"]
+    head = ["method", "precision", "ms a step", "times `task`", "peak memory, MB"]
     found = [
         f"{part['time_ratio']['task']:.3f} in {precision}"
         for precision, part in precisions(report["distillmoe"]).items()
@@ -146,8 +146,8 @@ def routing_table(found: Mapping[str, Any]) -> str:
         lines.append([f"{row['beta']:g}", means, entropy, spread, at])
     return (
         markdown_table(head, lines, columns="rlrrr")
-        + f"\n\n{found['steps']} steps of 32 texts of banking77, one run each; entropy 1 is equal gates; figures of the second half, "  # noqa: E501
-        "looked at every fifth step (`python -m experiments.routing --json FILE`). The experts are pointwise, "
+        + f"\n\n{found['steps']} steps of 32 texts of banking77, one run each. Equal gates have entropy 1. The figures are those of every "  # noqa: E501
+        "fifth step of the second half (`python -m experiments.routing --json FILE`). The experts are pointwise, "
         "contrastive, pairwise."
     )
 
@@ -164,11 +164,11 @@ def alignment_tables(found: Mapping[str, Any]) -> str:
     rate_table = markdown_table(head, rates, columns="llrrr")
 
     speed = [[kind, f"{part['aligned']:,}", f"{part['with_tokenising']:,}"] for kind, part in found["kinds"].items()]
-    speed_table = markdown_table(["kind", "texts a second, encodings there", "with both tokenisers"], speed)
+    speed_table = markdown_table(["kind", "texts a second, alignment alone", "with both tokenizers"], speed)
     info = (
         f"{found['count']:,} texts of {found['characters_a_text']:.0f} characters on average ({found['texts']}), "
-        f"{found['machine']}; aligned, written and ready to train from: {found['corpus']['sentences']:,} a second. "
-        f"Target: {found['mark']:,}."
+        f"{found['machine']}: {found['corpus']['sentences']:,} texts a second are aligned and written for the training "
+        f"(target: {found['mark']:,})."
     )
     return "\n\n".join([rate_table, info, speed_table])
 
@@ -187,7 +187,7 @@ def cache_tables(found: Mapping[str, Any]) -> str:
             f"{part['times_smaller']:.1f}",
         ]
         sizes.append(cells)
-    head = ["texts", "tokens a text", "bytes a text", "of these hidden states", "Gram matrices", "times below 768 KB"]
+    head = ["texts", "tokens a text", "bytes a text", "hidden states", "Gram matrices", "times smaller than 768 KB"]
     size_table = markdown_table(head, sizes)
 
     fidelity = []
@@ -203,7 +203,7 @@ def cache_tables(found: Mapping[str, Any]) -> str:
 
 def step_table(report: Mapping[str, Any]) -> str:
     """Time of a step by method, beside the paper's table 10; both also as multiples of ULD's step."""
-    head = ["method", "precision", "ms a step", "of ULD's", "the paper, s a batch", "of ULD's"]
+    head = ["method", "precision", "ms a step", "times ULD", "the paper, s a batch", "times ULD"]
     lines = []
     for name, entry in report.items():
         for precision, part in precisions(entry).items():
@@ -231,7 +231,10 @@ def transport_line(found: Mapping[str, Any]) -> str:
         for key, words in (("tolerance", "to a marginal error of 1e-6"), ("fixed", "for 100 iterations"))
     ]
     most = max(found[key]["largest_difference"] for key in ("tolerance", "fixed"))
-    return f"Sinkhorn, {found['problems']}: {' and '.join(parts)} as POT called text by text (target: 8); values differ by at most {most:.0e}."  # noqa: E501
+    return (
+        f"Sinkhorn, {found['problems']}, against POT called text by text: {', '.join(parts)} (target: 8). "
+        f"The values differ by at most {most:.0e}."
+    )
 
 
 def rows_line(found: Mapping[str, Any]) -> str:
@@ -241,4 +244,7 @@ def rows_line(found: Mapping[str, Any]) -> str:
         for length in ("25", "128")
         for kind in ("inference", "training")
     ]
-    return f"A forward pass that gives the attention rows of two layers, over one that gives none: {', '.join(parts)} (target: {found['mark']})."  # noqa: E501
+    return (
+        "Time of a forward pass with the attention rows of two layers, divided by the time without: "
+        f"{', '.join(parts)} (target: {found['mark']})."
+    )

@@ -164,10 +164,10 @@ def test_tables_and_words():
     table = average_table(found)
     assert "| simcse | 2 | 51.00 ± 1.41 |" in table and "**70.00**" in table and table.count("**") == 2
     text = order("methods", found)
-    assert "Of 3 pairs of rows that the paper has too, 2 have the same order" in text and "order 0.50" in text
-    assert "jasper above talas (by 0.50 here; the paper: 2.85 below)" in text
+    assert "Pairs of rows in the paper's order: 2 of 3 (Spearman's rho 0.50)" in text
+    assert "jasper above talas (by 0.50; in the paper 2.85 below)" in text
     close = {"jasper": [row("jasper", 0, 70.0), row("jasper", 1, 72.0)], "talas": [row("talas", 0, 70.5)]}
-    assert "less than the deviation over seeds" in order("methods", close)
+    assert "less than the standard deviation over seeds: 1" in order("methods", close)
     assert shootout_tables({"rows": []}) == ""
 
 

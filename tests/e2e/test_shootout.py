@@ -225,7 +225,7 @@ def test_lasds_rows_stand_beside_those_with_as_many_pairs():
     found["relations-embeddings"] = [row("relations-embeddings", 0, 62.0)]
     table = average_table(found, PAPER["relations"])
     assert "| relations-2 | 1 | 60.00 | 60.00 | 60.00 | 1 |  |" in table and "74.62 |" in table
-    assert "Of 1 pairs" in order("relations", found)
+    assert "order: 1 of 1." in order("relations", found)
 
 
 def test_projected_students_have_rows_of_their_own():

@@ -432,7 +432,7 @@ def test_rows_that_a_repair_has_replaced_are_found_again(cache):
 
 
 def test_an_index_of_many_rows_finds_them_in_all_parts(monkeypatch):
-    """Keys move to 16 parts when there are many; some were added before, and some share their first half."""
+    """Keys move to several parts when there are many; some were added before, and some share their first half."""
     monkeypatch.setattr("distilvec.teachers.cache.index._ROWS_OF_ONE_PART", 1000)
     halves = np.random.default_rng(0).integers(0, 2**63, (5000, 2), dtype=np.uint64) * np.uint64(2)
     halves[1::2, 0] = halves[::2, 0]

@@ -35,7 +35,7 @@ from distilvec.teachers.cache.store import TeacherCache, beginning
 _COLUMNS = {"embedding": FINAL, "pre_dense": PRE_DENSE}
 _METADATA = b"distilvec.manifest"
 _INDEX = b"distilvec.index"  # of the copy of an index
-_ROWS = 8192  # rows read or written at once
+_ROWS = 16384  # rows read or written at once
 # Rows of one text: the distance of their vectors, in lengths of the first one, at a cosine of 0.99. Servers that
 # compute in bfloat16 and in batches give one text vectors that differ by less
 _SAME = 0.1414

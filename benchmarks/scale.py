@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.memory import Peak, own_megabytes, tiny_teacher
+from benchmarks.results import earlier_results
 from benchmarks.texts import COMMON
 from distilvec.core.files import write_json
 
@@ -50,7 +51,7 @@ def main() -> None:
         done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
         found[rows] = json.loads(done.stdout.splitlines()[-1])
         print(rows, found[rows], flush=True)
-    result = {"sizes": found, "slopes": slopes(found)}
+    result = earlier_results(arguments.json, {}) | {"sizes": found, "slopes": slopes(found)}
     write_json(arguments.json, result)
     print(json.dumps(result["slopes"], indent=1))
 

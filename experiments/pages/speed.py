@@ -21,6 +21,7 @@ def parts() -> Parts:
         "docs/speed.md": {
             "speed": speed(),
             "gpu": tables(("gpu", gpu_table)),
+            "faster": faster_table(),
             "quality": tables(("time_to_quality", partial(quality_table, untouched=rival()))),
         }
     }
@@ -43,6 +44,36 @@ def speed() -> str:
         paragraphs.append(training_setting(training))
     sentences = tables(("search", search_sentence), ("kills", kills_sentence), ("faults", faults_sentence))
     return "\n\n".join([*paragraphs, sentences])
+
+
+def faster_table() -> str:
+    """What was made faster or smaller, before and after, in the unit of each row."""
+    rows = []
+    if commands := read("before_after"):
+        for name, part in commands["rows"].items():
+            values = [part[f"processor_seconds_{when}"] for when in ("before", "after")]
+            rows.append(beside(f"{name}, a whole command, seconds of the processor", *values, "before_after"))
+    if choices := read("layer_choice"):
+        for name, part in choices["rows"].items():
+            values = [part[way]["processor_seconds"] for way in ("alone", "glance")]
+            rows.append(beside(f"choice of layers ({name}), seconds of the processor", *values, "layer_choice"))
+    if scale := read("scale"):
+        values = [scale["before"]["memory_bytes_a_row"]["vectors"], scale["slopes"]["memory_bytes_a_row"]["vectors"]]
+        rows.append(beside("memory of a text while a cache is filled, bytes", *values, "scale"))
+    if int8 := read("int8"):
+        for name, forms in int8["models"].items():
+            values = [forms[form]["milliseconds"]["1x32"] for form in ("onnx-int8", "openvino-int8")]
+            rows.append(beside(f"int8 of {name}, a text of 32 tokens, milliseconds", *values, "int8"))
+    if step := read("bf16_step"):
+        values = [step["milliseconds"][way] for way in ("autocast", "no casts")]
+        rows.append(beside("a bf16 step without casts (not built), milliseconds", *values, "bf16_step"))
+    return markdown_table(["what", "before", "after", "after / before", "`python -m benchmarks.…`"], rows)
+
+
+def beside(what: str, before: float, after: float, command: str) -> list[str]:
+    """A row of `faster_table`."""
+    digits = 1 if after < 100 else 0
+    return [what, f"{before:,.{digits}f}", f"{after:,.{digits}f}", f"{after / before:.2f}", f"`{command}`"]
 
 
 def is_of_equal_work(training: Mapping[str, Any]) -> bool:

@@ -22,6 +22,9 @@ from distilvec.train.start import SLOWER
 
 ENOUGH = 0.9  # of the texts that are seen where train.epochs is "auto"
 USUAL_LENGTH = {"train.epochs": "auto", "train.minutes": None, "train.max_steps": None}
+# Up to so many minutes on a CPU a static student found more than a small one with layers, with two teachers (switch.md)
+STATIC_MINUTES = 10
+NOT_STATIC = ("intermediate_size", "reinitialize", "attention", "experts", "lora", "pooling", "dropout", "dims")
 OTHER_STUDENT = "intfloat/multilingual-e5-small"  # of another family, for an index that English layers do not fit
 SMALLER = "5M"  # of a model that fits an index as it is
 # of a recipe's teacher: with any of them the commands, which take its name alone, would open another model
@@ -88,6 +91,10 @@ def _way_to_the_index(report: Report, recipe: dict[str, Any], judgement: Judgeme
     if reason not in ("in part", "too short", "not learned"):
         return None
     longer = _longer(run, recipe, training)
+    if longer is not None and reason == "too short" and _may_be_static(recipe, student):
+        minutes = lookup(recipe, "train.minutes")
+        why = f"It read {training.texts:,} texts in {minutes:g} minutes. In so little time a static student found more."
+        return NextStep(why, _again(run, "static", "student.size=null", "student.layers=0"))
     if longer is not None or reason == "not learned":
         return longer
     if still_improves(report) and training.epochs:
@@ -101,12 +108,21 @@ def _way_to_the_index(report: Report, recipe: dict[str, Any], judgement: Judgeme
         why = (
             f"It has {student.parameters / 1e6:.1f}M parameters, a part of {student.base_model}: train the whole model."
         )
-        return NextStep(why, _again(run, "whole", "student.size=null", "student.layers=null"))
+        changes = ["student.size=null", "student.layers=null", *_changes(recipe, USUAL_LENGTH)]
+        return NextStep(why, _again(run, "whole", *changes))
     if student.base_model != OTHER_STUDENT:
         why = "All layers and rows were trained: another student may fit better."
         index = index_words(lookup(recipe, "teacher"))
         return NextStep(why, _command("distill", *index, "--student", OTHER_STUDENT))
     return None
+
+
+def _may_be_static(recipe: dict[str, Any], student: StudentRecord) -> bool:
+    """Whether a run of a few minutes trained layers, and nothing that a static student cannot have."""
+    minutes = lookup(recipe, "train.minutes")
+    is_short = minutes is not None and minutes <= STATIC_MINUTES
+    stated = [key for key in NOT_STATIC if lookup(recipe, f"student.{key}") is not None]
+    return is_short and bool(student.layers) and not stated and lookup(recipe, "method.name") in (None, "redact")
 
 
 def _longer(run: RunFolder, recipe: dict[str, Any], training: TrainingRecord) -> NextStep | None:

@@ -11,8 +11,8 @@ from typing import Any
 from experiments.figures import BLUE, ORANGE, svg, text
 from experiments.switch import best_first
 
-WIDTH, LINE = 760, 26
-LEFT, RIGHT, TOP = 400, 730, 46  # of the plane, in pixels
+WIDTH, LINE = 520, 40  # narrow, so that the words can be read on a phone
+LEFT, RIGHT, TOP = 8, 500, 62  # of the plane, in pixels
 
 
 def draw_switch(results: Mapping[str, Any]) -> str:
@@ -23,19 +23,19 @@ def draw_switch(results: Mapping[str, Any]) -> str:
     parts = []
     for share in (0, 0.25, 0.5, 0.75, 1):
         x = _across(share)
-        parts.append(f'<path d="M{x:.1f} {TOP - 8} V{bottom - 8}" stroke="currentColor" opacity=".15"/>')
-        parts.append(text(x, bottom + 10, f"{share:g}"))
+        parts.append(f'<path d="M{x:.1f} {TOP - 14} V{bottom - 8}" stroke="currentColor" opacity=".15"/>')
+        parts.append(text(x, bottom + 10, f"{share:g}", "start" if share == 0 else "middle"))
     for number, way in enumerate(ways):
-        y = TOP + LINE * number + 6
-        parts.append(text(LEFT - 14, y + 4, way.title.replace("`", ""), "end", font_size="12"))
-        parts.append(_dot(way.overlap, y, BLUE))
-        parts.append(_dot(way.ndcg / whole, y, ORANGE))
-    for x, colour, words in (
-        (LEFT - 290, BLUE, "overlap@10 with the index's own model"),
-        (LEFT + 60, ORANGE, "nDCG@10, share of its own"),
+        y = TOP + LINE * number
+        parts.append(text(LEFT, y + 4, way.title.replace("`", ""), "start", font_size="13"))
+        parts.append(_dot(way.overlap, y + 17, BLUE))
+        parts.append(_dot(way.ndcg / whole, y + 17, ORANGE))
+    for y, colour, words in (
+        (14, BLUE, "overlap@10 with the index's own model"),
+        (34, ORANGE, "nDCG@10, share of the own model's"),
     ):
-        parts.append(f'<circle cx="{x}" cy="16" r="5" fill="{colour}"/>')
-        parts.append(text(x + 11, 20, words, "start"))
+        parts.append(f'<circle cx="{LEFT + 6}" cy="{y}" r="5" fill="{colour}"/>')
+        parts.append(text(LEFT + 18, y + 4, words, "start"))
     return svg(WIDTH, bottom + 20, *parts)
 
 

@@ -447,6 +447,8 @@ def _remarks(
         "not in the intervals; ± shows it. Significance: * p < 0.05, ** p < 0.01, *** p < 0.001, after Holm for "
         f"{others} {'comparison' if others == 1 else 'comparisons'} a task."
     ]
+    if others > 1:
+        notes[0] += " The interval of the first line is wider: it holds for all runs together."
     untested = []
     for name in names:
         tasks = [task for task in values if name not in values[task]]

@@ -159,7 +159,9 @@ def main() -> None:
             write_json(arguments.json, results)
     if arguments.collection == "english":
         results = earlier_results(arguments.json, {})
-        results.setdefault("beside", {})[arguments.maker.name] = rows_beside(work, split, base, folder)
+        beside = results.setdefault("beside", {})
+        maker = arguments.maker.name
+        beside[maker] = beside.get(maker, {}) | rows_beside(work, split, base, folder)
         write_json(arguments.json, results)
     results = earlier_results(arguments.json, {})
     print(clicks_table(results), *tables_beside(results).values(), sep="\n\n")

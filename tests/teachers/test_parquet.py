@@ -46,7 +46,7 @@ def teacher(tmp_path_factory):
 
 def test_some_documents_of_a_large_table_are_drawn_without_holding_it(tmp_path):
     """Their vectors, spread from the first document to the last; queries and empty texts are none."""
-    count, dim = 60_000, 64
+    count, dim = 120_000, 64
     texts = ["" if row % 7 == 0 else f"text {row}" for row in range(count)]
     vectors = np.random.default_rng(0).normal(size=(count, dim)).astype(np.float32)
     values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), dim)

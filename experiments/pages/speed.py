@@ -52,21 +52,25 @@ def faster_table() -> str:
     if commands := read("before_after"):
         for name, part in commands["rows"].items():
             values = [part[f"processor_seconds_{when}"] for when in ("before", "after")]
-            rows.append(beside(f"{name}, a whole command, seconds of the processor", *values, "before_after"))
+            rows.append(
+                beside(f"{name}, a whole command, seconds of the processor", values[0], values[1], "before_after")
+            )
     if choices := read("layer_choice"):
         for name, part in choices["rows"].items():
             values = [part[way]["processor_seconds"] for way in ("alone", "glance")]
-            rows.append(beside(f"choice of layers ({name}), seconds of the processor", *values, "layer_choice"))
+            rows.append(
+                beside(f"choice of layers ({name}), seconds of the processor", values[0], values[1], "layer_choice")
+            )
     if scale := read("scale"):
         values = [scale["before"]["memory_bytes_a_row"]["vectors"], scale["slopes"]["memory_bytes_a_row"]["vectors"]]
-        rows.append(beside("memory of a text while a cache is filled, bytes", *values, "scale"))
+        rows.append(beside("memory of a text while a cache is filled, bytes", values[0], values[1], "scale"))
     if int8 := read("int8"):
         for name, forms in int8["models"].items():
             values = [forms[form]["milliseconds"]["1x32"] for form in ("onnx-int8", "openvino-int8")]
-            rows.append(beside(f"int8 of {name}, a text of 32 tokens, milliseconds", *values, "int8"))
+            rows.append(beside(f"int8 of {name}, a text of 32 tokens, milliseconds", values[0], values[1], "int8"))
     if step := read("bf16_step"):
         values = [step["milliseconds"][way] for way in ("autocast", "no casts")]
-        rows.append(beside("a bf16 step without casts (not built), milliseconds", *values, "bf16_step"))
+        rows.append(beside("a bf16 step without casts (not built), milliseconds", values[0], values[1], "bf16_step"))
     return markdown_table(["what", "before", "after", "after / before", "`python -m benchmarks.…`"], rows)
 
 

@@ -120,10 +120,21 @@ def test_a_static_model_of_another_space_gets_a_fitted_layer(recipe, tmp_path, n
     student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
     assert [type(module).__name__ for module in student] == ["StaticEmbedding", "Dense", "Normalize"]
     assert result.validation["distance"] < result.validation["untrained_distance"]
+    cut = recipes.validate(tree | {"student": {"model": str(tmp_path / "other"), "max_length": 5}})
+    assert resolve(cut, tmp_path / "cut").student_length == 5
+    assert resolve(recipes.validate(tree), tmp_path / "run").student_length == 128, "as the teacher"
     for name, value in {"size": "50%", "layers": 1, "embedding": {"rank": 4}, "lora": {}}.items():
         section = {"student": {"model": str(tmp_path / "other"), name: value}}
         with refused(f"student.{name}", "static"):
             resolve(recipes.validate(tree | section), tmp_path / "refused")
+
+
+def test_no_smaller_student_is_cut_from_a_static_teacher(recipe, tmp_path, no_pages):
+    run(recipe, tmp_path / "first")
+    tree = recipe.model_dump(exclude_unset=True) | {"teacher": {"model": str(tmp_path / "first" / "student")}}
+    for student in ({"model": "teacher", "size": "25%"}, {"model": "teacher", "layers": 1}):
+        with refused("student.model", "static"):
+            resolve(recipes.validate(tree | {"student": student}), tmp_path / "run")
 
 
 def test_a_trimmed_vocabulary_has_fewer_rows(tiny_recipe, tmp_path, shared_cache):

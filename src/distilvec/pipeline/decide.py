@@ -131,9 +131,13 @@ def with_static_model(section: StudentSection, teacher: TeacherInfo) -> StudentS
             return section
     stated = section.model_dump(mode="json", exclude_unset=True)
     for name in ("size", "vocabulary", "embedding", "layers"):
-        if stated.get(name):
-            problem = f"{source} is a static model: a student keeps its table of tokens as it is."
-            raise DistilvecError(problem, "Leave it out.", key=f"student.{name}")
+        if not stated.get(name):
+            continue
+        if section.model == "teacher":  # the size may be the default
+            problem = f"{source} is a static model: no smaller student can be cut from it."
+            raise DistilvecError(problem, "Name another model as student.model.", key="student.model")
+        problem = f"{source} is a static model: a student keeps its table of tokens as it is."
+        raise DistilvecError(problem, "Leave it out.", key=f"student.{name}")
     return section_of(StudentSection, "student", {**stated, "layers": 0})
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distilvec.config.recipe import section_of
+from distilvec.config.student import StudentSection
 from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
@@ -24,7 +26,6 @@ ENOUGH = 0.9  # of the texts that are seen where train.epochs is "auto"
 USUAL_LENGTH = {"train.epochs": "auto", "train.minutes": None, "train.max_steps": None}
 # Up to so many minutes on a CPU a static student found more than a small one with layers, with two teachers (switch.md)
 STATIC_MINUTES = 10
-NOT_STATIC = ("intermediate_size", "reinitialize", "attention", "experts", "lora", "pooling", "dropout", "dims")
 OTHER_STUDENT = "intfloat/multilingual-e5-small"  # of another family, for an index that English layers do not fit
 SMALLER = "5M"  # of a model that fits an index as it is
 # of a recipe's teacher: with any of them the commands, which take its name alone, would open another model
@@ -121,8 +122,14 @@ def _may_be_static(recipe: dict[str, Any], student: StudentRecord) -> bool:
     """Whether a run of a few minutes trained layers, and nothing that a static student cannot have."""
     minutes = lookup(recipe, "train.minutes")
     is_short = minutes is not None and minutes <= STATIC_MINUTES
-    stated = [key for key in NOT_STATIC if lookup(recipe, f"student.{key}") is not None]
-    return is_short and bool(student.layers) and not stated and lookup(recipe, "method.name") in (None, "redact")
+    if not is_short or not student.layers or lookup(recipe, "method.name") not in (None, "redact"):
+        return False
+    try:
+        stated = {"model": "teacher", **(lookup(recipe, "student") or {})}
+        section_of(StudentSection, "student", {**stated, "size": None, "layers": 0})
+    except DistilvecError:
+        return False
+    return True
 
 
 def _longer(run: RunFolder, recipe: dict[str, Any], training: TrainingRecord) -> NextStep | None:

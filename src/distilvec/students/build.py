@@ -109,8 +109,9 @@ def build_with_notes(
                 lift_causal_mask(transformer.auto_model, source.name)
         front: list[Any]
         if source.is_static:
-            front = [source.modules[0]]
-            dim = source.modules[0].embedding_dim
+            table = cut_texts(source.modules[0], section.max_length, teacher.max_length)
+            front = [table]
+            dim = table.embedding_dim
         elif section.is_static:
             table = table_of_tokens(section, source, teacher, texts)
             front = [table]
@@ -139,6 +140,15 @@ def build_with_notes(
     similarity = teacher.similarity if compatible else "cosine"
     student = SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name=similarity, device="cpu")
     return student.float().eval(), notes
+
+
+def cut_texts(table: StaticEmbedding, stated: int | None, teachers: int) -> StaticEmbedding:
+    """Let a static model's table read as many tokens as is stated, else no more than the teacher reads."""
+    own = table.tokenizer.truncation
+    length = stated or min(teachers, own["max_length"] if own else UNLIMITED)
+    if length < UNLIMITED:
+        table.tokenizer.enable_truncation(length)
+    return table
 
 
 def table_of_tokens(

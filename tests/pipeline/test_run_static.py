@@ -105,6 +105,9 @@ def test_a_run_goes_on_from_a_static_student(recipe, tmp_path, no_pages):
     result = run(further, tmp_path / "further")
     assert result.validation["untrained_distance"] == pytest.approx(first.validation["distance"], rel=1e-3)
     assert result.validation["distance"] <= result.validation["untrained_distance"]
+    # A method with a space of its own leaves the modules behind the table out, and says so
+    (note,) = resolve(recipes.validate(tree | {"method": {"name": "rkd"}}), tmp_path / "own").student.notes
+    assert note.startswith("without Dense of") and "student.dense=keep" in note
     # Opened again from what it recorded
     again = run(further, tmp_path / "further")
     assert again.validation == result.validation

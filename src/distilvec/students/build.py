@@ -392,7 +392,8 @@ def student_notes(
         notes.append(f"pooling {pooling.mode}: {pooling.origin}")
     stock = ("Pooling", "Normalize")
     kinds = [type(module).__name__ for module in source.modules[1:] if type(module).__name__ not in stock]
-    if kinds and not keeps_modules and not section.is_static:
+    is_made_of_all = section.is_static and not source.is_static  # the table of a static student
+    if kinds and not keeps_modules and not is_made_of_all:
         notes.append(
             f"without {', '.join(kinds)} of {source.name} (student.dense=keep keeps modules after the pooling)"
         )

@@ -1,0 +1,327 @@
+"""Tokenizer surgery with the teacher of its paper: what the prompt, the tokenizer and the training texts change.
+
+    python -m experiments.paper_teacher WORKSPACE --teacher GEMMA_FOLDER --json results/paper_teacher.json [ROW ...]
+
+EmbeddingGemma gets other tokenizers (`distilvec transplant`, mean composition): the tokens that Turkish sentences use,
+the paper's hybrid towards 131,072 tokens with 65,536 for Turkish, and 32,000 of its own. Each start is scored, trained
+with `offline_cosine` in one pass over 12,000 texts, and scored again, once on the teacher's vectors without a prompt
+and once with its STS prompt built in. Scores are of the validation pairs of STSb-TR, without a prompt and behind the
+STS prompt, of TQuAD without a prompt, and the share of the teacher's ten nearest among the training texts that is found
+for 500 sentences that no run has seen. Differences are paired by row.
+
+Every row is stored in WORKSPACE as soon as it is there, so that the same command goes on; ROWs name those to make, and
+several calls may share a WORKSPACE. Nothing made of this teacher may be published (its terms).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import pearsonr, spearmanr
+
+import distilvec
+from benchmarks.markdown import markdown_table
+from benchmarks.results import workspace_parser
+from benchmarks.stopwatch import machine
+from distilvec.config.builtin import recipe_folder
+from distilvec.config.student import VocabularySection
+from distilvec.core.files import write_json
+from distilvec.core.model_name import ModelName
+from distilvec.evaluation.columns import make_columns, score_columns
+from distilvec.evaluation.evaluator import EmbeddingCache, Sample
+from distilvec.evaluation.overlap import overlap_by_query
+from distilvec.evaluation.significance import difference_interval, mean_interval, row_values
+from distilvec.evaluation.suite import load_suite
+from distilvec.evaluation.tasks import TaskFailure
+from distilvec.models.load import load_model
+from distilvec.pipeline.finished_run import FinishedRun
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.verbs.transplant.transplant import readers_by_language, transplant_folder
+from experiments.testbed_student import DATA
+
+SOURCES = {"ud-boun", "ud-imst", "ud-kenet", "ud-penn", "ud-pud", "enelpi-qa-sentences", "lingua-leipzig"}  # no TQuAD
+ENGLISH = {"ud-ewt", "wiki-split"}
+TURKISH, OTHERS, NEW = 8000, 4000, 500
+PROMPT = "STS"
+NO_PROMPTS = {"query_prompt": "", "document_prompt": ""}
+STARTS: dict[str, VocabularySection] = {
+    "trim": VocabularySection(kind="trim", letters="seen"),
+    "hybrid": VocabularySection(kind="hybrid", target="tr", share=65_536, size=131_072, compose="mean"),
+    "own": VocabularySection(kind="bpe", size=32_000, compose="mean"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A start and what it is trained on; without texts the start itself."""
+
+    start: str | None
+    texts: str | None = None
+    built_in: bool = False
+
+
+TITLES = {
+    "teacher": "the teacher",
+    "trim": "Turkish tokens of its own (trim)",
+    "hybrid": "hybrid",
+    "own": "32,000 tokens of Turkish",
+    "trim-prompt": "trim, trained, STS prompt built in",
+    "hybrid-mixed": "hybrid, trained on several languages",
+    "hybrid-mixed-prompt": "hybrid, the same, STS prompt built in",
+    "hybrid-turkish": "hybrid, trained on Turkish",
+    "own-turkish": "32,000, trained on Turkish",
+    "own-turkish-prompt": "32,000, the same, STS prompt built in",
+}
+ROWS = {
+    "teacher": Row(None),
+    "trim": Row("trim"),
+    "hybrid": Row("hybrid"),
+    "own": Row("own"),
+    "trim-prompt": Row("trim", "turkish", built_in=True),
+    "hybrid-mixed": Row("hybrid", "mixed"),
+    "hybrid-mixed-prompt": Row("hybrid", "mixed", built_in=True),
+    "hybrid-turkish": Row("hybrid", "turkish"),
+    "own-turkish": Row("own", "turkish"),
+    "own-turkish-prompt": Row("own", "turkish", built_in=True),
+}
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of the tokenizers by language, of the two trainings, and sentences that no training has."""
+
+    turkish: list[str]
+    others: dict[str, list[str]]
+    new: list[str]
+
+    @classmethod
+    def read(cls) -> Texts:
+        """Read them from the files of docs/data.md."""
+        turkish = [row["text"] for row in read("turkish_text/sentences.jsonl.gz") if row["source"] in SOURCES]
+        turkish = mixed_up(turkish)
+        others: dict[str, list[str]] = {}
+        for row in read("multilingual/lingua_sentences.jsonl.gz"):
+            if row["lang"] != "tr":
+                others.setdefault(row["lang"], []).append(row["text"])
+        others["en"] += [row["text"] for row in read("english_text/english_text.jsonl.gz") if row["source"] in ENGLISH]
+        return cls(turkish[NEW:], {language: mixed_up(texts) for language, texts in others.items()}, turkish[:NEW])
+
+    @property
+    def trainings(self) -> dict[str, list[str]]:
+        """The same Turkish texts in both, then more of them or texts of the other languages."""
+        in_turn = [texts[number] for number in range(OTHERS) for texts in self.others.values() if number < len(texts)]
+        return {
+            "turkish": self.turkish[: TURKISH + OTHERS],
+            "mixed": [*self.turkish[:TURKISH], *in_turn[:OTHERS]],
+        }
+
+
+def read(name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file of docs/data.md."""
+    with gzip.open(DATA / name, "rt", encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def mixed_up(texts: Sequence[str]) -> list[str]:
+    """Return distinct texts on one line each, in a drawn order."""
+    distinct = list(dict.fromkeys(" ".join(text.split()) for text in texts))
+    random.Random(0).shuffle(distinct)
+    return distinct
+
+
+def main() -> None:
+    parser = workspace_parser(__doc__, "--teacher")
+    parser.add_argument("rows", nargs="*", choices=[[], *ROWS])
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    work = Work(arguments.workspace, str(arguments.teacher.resolve()), Texts.read())
+    for name in arguments.rows or ROWS:
+        row = work.row(name)
+        print(name, {key: value for key, value in row.items() if key != "samples"}, flush=True)
+        write_json(arguments.json, results(arguments.workspace))
+    print(table(results(arguments.workspace)))
+
+
+@dataclass(frozen=True)
+class Work:
+    """The folder with everything that is made once."""
+
+    folder: Path
+    teacher: str
+    texts: Texts
+
+    def row(self, name: str) -> dict[str, Any]:
+        """Return the stored scores of a row, which are made where they are missing."""
+        stored = self.folder / "rows" / f"{name}.json"
+        if not stored.exists():
+            model = self.model(ROWS[name])
+            stored.parent.mkdir(parents=True, exist_ok=True)
+            write_json(stored, {**self.trained(name), **self.scores(model)})
+        row: dict[str, Any] = json.loads(stored.read_text(encoding="utf-8"))
+        return row
+
+    def model(self, row: Row) -> str:
+        """Return the folder of the row's model, made where it is missing."""
+        if row.start is None:
+            return self.teacher
+        start = self.folder / "starts" / row.start
+        if not start.exists():
+            transplant_folder(self.teacher, STARTS[row.start], readers_by_language(self.files(row.start)), start)
+        if row.texts is None:
+            return str(start)
+        file = self.written(row.texts, self.texts.trainings[row.texts])
+        prompts: dict[str, Any] = {"built_in_prompt": PROMPT} if row.built_in else NO_PROMPTS
+        run = distilvec.distill(
+            self.teacher,
+            file,
+            student=start,
+            method="offline_cosine",
+            epochs=1,
+            out=self.run_folder(row),
+            overrides={"student.dense": "keep"},
+            **prompts,
+        )
+        return str(run.student_folder)
+
+    def run_folder(self, row: Row) -> Path:
+        """Return the folder of a row's run."""
+        return self.folder / "runs" / f"{row.start}-{row.texts}{'-prompt' if row.built_in else ''}"
+
+    def files(self, start: str) -> list[str]:
+        """Return LANGUAGE=FILE of the texts that a tokenizer is made on: others only for the hybrid vocabulary."""
+        languages = {"tr": self.texts.turkish, **(self.texts.others if start == "hybrid" else {})}
+        return [f"{language}={self.written(language, texts)}" for language, texts in languages.items()]
+
+    def written(self, name: str, texts: Sequence[str]) -> Path:
+        """Return a file with a text on each line."""
+        file = self.folder / "texts" / f"{name}.txt"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("\n".join(texts), encoding="utf-8")
+        return file
+
+    def trained(self, name: str) -> dict[str, Any]:
+        """Return what the run of a row recorded, nothing for a row without a run."""
+        if ROWS[name].texts is None:
+            return {}
+        record = FinishedRun.open(self.run_folder(ROWS[name])).record
+        assert record.training is not None
+        return {"training": asdict(record.training)}
+
+    def scores(self, folder: str) -> dict[str, Any]:
+        """Return the scores of a model, with the values by row that differences are made of."""
+        model = load_model(ModelName(folder))
+        prompt = load_model(ModelName(self.teacher)).prompts[PROMPT]
+        bare = self.samples(ModelEmbedder(model, folder, prompts={"query": "", "document": ""}), ["stsb_tr", "tquad"])
+        prompted = self.samples(
+            ModelEmbedder(model, folder, prompts={"query": prompt, "document": prompt}), ["stsb_tr"]
+        )
+        known = self.teacher_vectors("known", self.texts.trainings["turkish"])
+        new = self.teacher_vectors("new", self.texts.new)
+        vectors = without.embed_prompted(self.texts.new)
+        used = {token for text in self.texts.turkish for token in model.tokenizer(text)["input_ids"]}
+        return {
+            "tokens": len(model.tokenizer),
+            "used_tokens": len(used),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "bare": bare["stsb_tr"].predicted.tolist(),
+            "prompted": prompted["stsb_tr"].predicted.tolist(),
+            "gold": bare["stsb_tr"].gold.tolist(),
+            "tquad": bare["tquad"].predicted.tolist(),
+            "overlap": overlap_by_query(new, known, vectors, known).tolist(),
+        }
+
+    def samples(self, embedder: ModelEmbedder, names: Sequence[str]) -> dict[str, Sample]:
+        """Return the row-by-row scores of tasks of recipes/suites/turkish.yaml."""
+        tasks = [task for task in load_suite(recipe_folder() / "suites" / "turkish.yaml") if task.name in names]
+        problems: list[TaskFailure] = []
+        samples = score_columns(tasks, make_columns({"student": embedder}), EmbeddingCache(), problems)[1]
+        assert not problems, problems
+        return samples["student"]
+
+    def teacher_vectors(self, name: str, texts: Sequence[str]) -> np.ndarray:
+        """Return the teacher's vectors of texts without a prompt."""
+        file = self.folder / f"teacher-{name}.npy"
+        if not file.exists():
+            embedder = ModelEmbedder(load_model(ModelName(self.teacher)), self.teacher)
+            np.save(file, embedder.embed_prompted(texts))
+        return np.load(file)
+
+
+def results(workspace: Path) -> dict[str, Any]:
+    """Return the figures of the rows that are there."""
+    stored = {name: workspace / "rows" / f"{name}.json" for name in ROWS}
+    rows = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in stored.items() if path.exists()}
+    return {"machine": machine(), "rows": {name: figures(row, rows["teacher"]) for name, row in rows.items()}}
+
+
+def figures(row: Mapping[str, Any], teacher: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scores of a row, with their differences to the teacher used without and with its prompt."""
+    known = {name: row[name] for name in ("tokens", "used_tokens", "parameters", "training") if name in row}
+    of_teacher = {way: sample(teacher, way) for way in ("bare", "prompted")}
+    scores = {}
+    for way in ("bare", "prompted"):
+        own = sample(row, way)
+        scores[way] = {
+            "pearson": 100 * float(pearsonr(own.predicted, own.gold).statistic),
+            "spearman": 100 * float(spearmanr(own.predicted, own.gold).statistic),
+            **{f"less_{name}_teacher": difference(own, other) for name, other in of_teacher.items()},
+        }
+    tquad, overlap = np.array(row["tquad"]), np.array(row["overlap"])
+    return {
+        **known,
+        **scores,
+        "tquad": 100 * float(tquad.mean()),
+        "overlap": [float(number) for number in mean_interval(overlap)],
+    }
+
+
+def sample(row: Mapping[str, Any], way: str) -> Sample:
+    return Sample("sts", "spearman", np.array(row[way]), np.array(row["gold"]))
+
+
+def difference(first: Sample, second: Sample) -> list[float]:
+    """Return the difference of two models' Spearman correlations in points, with the ends of its interval."""
+    change = difference_interval([row_values(first) - row_values(second)])
+    assert change is not None
+    return [change.difference, change.low, change.high]
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Return the table of docs/papers/surgery.md."""
+    lines = []
+    for name, row in results["rows"].items():
+        bare, prompted = row["bare"], row["prompted"]
+        lines.append(
+            [
+                TITLES[name],
+                f"{row['tokens']:,}",
+                f"{row['used_tokens']:,}",
+                f"{row['parameters'] / 1e6:.0f} M",
+                f"{row['overlap'][0]:.3f}",
+                f"{bare['spearman']:.2f}",
+                f"{prompted['spearman']:.2f}",
+                "" if name == "teacher" else signed(bare["less_bare_teacher"]),
+                "" if name == "teacher" else signed(bare["less_prompted_teacher"]),
+                f"{row['tquad']:.1f}",
+            ]
+        )
+    head = ["model", "tokens", "of them in the Turkish texts", "parameters", "overlap@10", "no prompt", "STS prompt"]
+    head += ["no prompt, less the teacher without", "less the teacher with its prompt", "TQuAD"]
+    return markdown_table(head, lines, columns="l" + "r" * (len(head) - 1))
+
+
+def signed(change: Sequence[float]) -> str:
+    return "{:+.2f} [{:+.2f}, {:+.2f}]".format(*change)
+
+
+if __name__ == "__main__":
+    main()

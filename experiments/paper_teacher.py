@@ -1,6 +1,6 @@
 """Tokenizer surgery with the teacher of its paper: what the prompt, the tokenizer and the training texts change.
 
-    python -m experiments.paper_teacher WORKSPACE --teacher GEMMA_FOLDER --json results/paper_teacher.json [ROW ...]
+    python -m experiments.paper_teacher WORKSPACE --teacher GEMMA_FOLDER --json results/paper_teacher.json [--rows trim …]
 
 EmbeddingGemma gets other tokenizers (`distilvec transplant`, mean composition): the tokens that Turkish sentences use,
 the paper's hybrid towards 131,072 tokens with 65,536 for Turkish, and 32,000 of its own. Each start is scored, trained
@@ -9,7 +9,7 @@ and once with its STS prompt built in. Scores are of the validation pairs of STS
 STS prompt, of TQuAD without a prompt, and the share of the teacher's ten nearest among the training texts that is found
 for 500 sentences that no run has seen. Differences are paired by row.
 
-Every row is stored in WORKSPACE as soon as it is there, so that the same command goes on; ROWs name those to make, and
+Every row is stored in WORKSPACE as soon as it is there, so that the same command goes on; `--rows` names those to make, and
 several calls may share a WORKSPACE. Nothing made of this teacher may be published (its terms).
 """
 
@@ -139,11 +139,11 @@ def mixed_up(texts: Sequence[str]) -> list[str]:
 
 def main() -> None:
     parser = workspace_parser(__doc__, "--teacher")
-    parser.add_argument("rows", nargs="*", choices=[[], *ROWS])
+    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     work = Work(arguments.workspace, str(arguments.teacher.resolve()), Texts.read())
-    for name in arguments.rows or ROWS:
+    for name in arguments.rows:
         row = work.row(name)
         print(name, {key: value for key, value in row.items() if key != "samples"}, flush=True)
         write_json(arguments.json, results(arguments.workspace))
@@ -220,10 +220,10 @@ class Work:
         """Return the scores of a model, with the values by row that differences are made of."""
         model = load_model(ModelName(folder))
         prompt = load_model(ModelName(self.teacher)).prompts[PROMPT]
-        bare = self.samples(ModelEmbedder(model, folder, prompts={"query": "", "document": ""}), ["stsb_tr", "tquad"])
-        prompted = self.samples(
-            ModelEmbedder(model, folder, prompts={"query": prompt, "document": prompt}), ["stsb_tr"]
-        )
+        without = ModelEmbedder(model, folder, prompts={"query": "", "document": ""})
+        behind = ModelEmbedder(model, folder, prompts={"query": prompt, "document": prompt})
+        bare = self.samples(without, ["stsb_tr", "tquad"])
+        prompted = self.samples(behind, ["stsb_tr"])
         known = self.teacher_vectors("known", self.texts.trainings["turkish"])
         new = self.teacher_vectors("new", self.texts.new)
         vectors = without.embed_prompted(self.texts.new)

@@ -1,6 +1,6 @@
 """Tokenizer surgery with the teacher of its paper: what the prompt, the tokenizer and the training texts change.
 
-    python -m experiments.paper_teacher WORKSPACE --teacher GEMMA_FOLDER --json results/paper_teacher.json [--rows trim …]
+    python -m experiments.paper_teacher WORKSPACE --teacher GEMMA_FOLDER --json results/paper_teacher.json
 
 EmbeddingGemma gets other tokenizers (`distilvec transplant`, mean composition): the tokens that Turkish sentences use,
 the paper's hybrid towards 131,072 tokens with 65,536 for Turkish, and 32,000 of its own. Each start is scored, trained
@@ -9,8 +9,8 @@ and once with its STS prompt built in. Scores are of the validation pairs of STS
 STS prompt, of TQuAD without a prompt, and the share of the teacher's ten nearest among the training texts that is found
 for 500 sentences that no run has seen. Differences are paired by row.
 
-Every row is stored in WORKSPACE as soon as it is there, so that the same command goes on; `--rows` names those to make, and
-several calls may share a WORKSPACE. Nothing made of this teacher may be published (its terms).
+Every row is stored in WORKSPACE as soon as it is there, so that the same command goes on; `--rows` names those to
+make, and several calls may share a WORKSPACE. Nothing made of this teacher may be published (its terms).
 """
 
 from __future__ import annotations

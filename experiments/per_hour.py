@@ -1,0 +1,116 @@
+"""What brings a small student of a larger teacher nearest to its retrieval in an hour of a CPU: one change at a time.
+
+    python -m experiments.per_hour --teacher MPNET_FOLDER --json results/per_hour.json --out runs/per_hour
+
+Runs recipes/sweeps/per_hour.yaml in one thread; a killed command goes on where it stopped. The minutes are the
+processor's: of the training with its validation, and of the teacher's pass over the texts, at the rate that was
+measured on those of the first run. `python -m experiments.readme` writes the table into docs/papers/redact.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.markdown import markdown_table
+from benchmarks.results import earlier_results
+from benchmarks.stopwatch import machine, processor_time
+from distilvec.core.files import write_json
+from distilvec.core.model_name import ModelName
+from distilvec.models.load import load_model
+from distilvec.pipeline.run import run
+from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.verbs.run.sweep import Member, expand_sweep
+from experiments.linear_layer import english_texts
+from experiments.real_teachers import row_of
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "sweeps" / "per_hour.yaml"
+CHANGES = {
+    "base": "20,000 texts, three passes, batches of 32, AdamW",
+    "texts": "60,000 texts, one pass",
+    "passes": "nine passes",
+    "batch-128": "batches of 128",
+    "batch-8": "batches of 8",
+    "muon": "Muon for the layers' matrices",
+}
+TIMED_TEXTS = 1000  # of the teacher
+TASKS = {"cranfield": "Cranfield", "xquad-en": "XQuAD"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teacher", required=True)
+    parser.add_argument("--json", type=Path, required=True, help="the rows, written run by run")
+    parser.add_argument("--out", type=Path, default=Path("runs/per_hour"), help="folder of the runs")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results = earlier_results(arguments.json, {"machine": machine(), "teacher_texts_per_second": None, "rows": {}})
+    results["teacher_texts_per_second"] = results["teacher_texts_per_second"] or teacher_rate(arguments.teacher)
+    for member in expand_sweep(RECIPE, [f"teacher={{model: {arguments.teacher}}}"]):
+        name = member.name.split(",")[0]
+        if name not in results["rows"]:
+            results["rows"][name] = measured(member, arguments.out / member.name)
+            write_json(arguments.json, results)
+            print(name, results["rows"][name], flush=True)
+    print(table(results))
+
+
+def teacher_rate(teacher: str) -> float:
+    """Return the texts that the teacher embeds in a second of the processor."""
+    embedder = ModelEmbedder(load_model(ModelName(teacher)), teacher)
+    texts = english_texts(TIMED_TEXTS)
+    embedder.embed_prompted(texts[:64])
+    began = processor_time()
+    embedder.embed_prompted(texts)
+    return TIMED_TEXTS / (processor_time() - began)
+
+
+def measured(member: Member, folder: Path) -> dict[str, Any]:
+    """Return the row of a run with the processor's minutes of its training.
+
+    A run that was killed trains again from its start, since the time before was not kept.
+    """
+    times: list[float] = []
+
+    def clock(step: int, metrics: Mapping[str, float]) -> None:
+        times.append(processor_time())
+
+    finished = run(member.recipe, folder, restart=folder.exists(), callbacks=[clock])
+    assert finished is not None and finished.record.training is not None
+    return {**row_of(folder), "texts": finished.record.training.texts, "processor_minutes": (times[-1] - times[0]) / 60}
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Return a line for each change, the largest share of the teacher's asymmetric retrieval first."""
+    head = ["change", "minutes of the teacher", "of the training", "distance", "overlap@10"]
+    head += [f"{title}, %" for title in TASKS.values()] + [f"{title}, asymmetric, %" for title in TASKS.values()]
+    rows = sorted(results["rows"].items(), key=lambda item: -mean_share(item[1], "asymmetric"))
+    lines = []
+    for name, row in rows:
+        teacher = row["texts"] / results["teacher_texts_per_second"] / 60
+        overlap = row["overlap"]["student"]["among"]
+        cells = [f"{teacher:.1f}", f"{row['processor_minutes']:.1f}", f"{row['distance']['student']:.3f}"]
+        cells.append("{mean:.3f} [{low:.3f}, {high:.3f}]".format(**overlap))
+        cells += [f"{share(row, column, task):.1f}" for column in ("student", "asymmetric") for task in TASKS]
+        lines.append([CHANGES[name], *cells])
+    return markdown_table(head, lines, columns="l" + "r" * (len(head) - 1))
+
+
+def share(row: Mapping[str, Any], column: str, task: str) -> float:
+    """Return a score in percent of the teacher's."""
+    scores = row["scores"]
+    return float(100 * scores[column][task] / scores["teacher"][task])
+
+
+def mean_share(row: Mapping[str, Any], column: str) -> float:
+    """Return the mean share over the tasks."""
+    return statistics.mean(share(row, column, task) for task in TASKS)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,10 +4,10 @@
 
 EmbeddingGemma gets other tokenizers (`distilvec transplant`, mean composition): the tokens that Turkish sentences use,
 the paper's hybrid towards 131,072 tokens with 65,536 for Turkish, and 32,000 of its own. Each start is scored, trained
-with `offline_cosine` in one pass over 12,000 texts, and scored again, once on the teacher's vectors without a prompt
-and once with its STS prompt built in. Scores are of the validation pairs of STSb-TR, without a prompt and behind the
-STS prompt, of TQuAD without a prompt, and the share of the teacher's ten nearest among the training texts that is found
-for 500 sentences that no run has seen. Differences are paired by row.
+with `offline_cosine` in one pass over 12,000 texts at the paper's rate, and scored again, once on the teacher's vectors
+without a prompt and once with its STS prompt built in. Scores are of the validation pairs of STSb-TR, without a prompt
+and behind the STS prompt, of TQuAD without a prompt, and the share of the teacher's ten nearest among the training
+texts that is found for 500 sentences that no run has seen. Differences are paired by row.
 
 Every row is stored in WORKSPACE as soon as it is there, so that the same command goes on; `--rows` names those to
 make, and several calls may share a WORKSPACE. Nothing made of this teacher may be published (its terms).
@@ -51,6 +51,7 @@ SOURCES = {"ud-boun", "ud-imst", "ud-kenet", "ud-penn", "ud-pud", "enelpi-qa-sen
 ENGLISH = {"ud-ewt", "wiki-split"}
 TURKISH, OTHERS, NEW = 8000, 4000, 500
 PROMPT = "STS"
+RATE = 5e-5  # the paper's
 NO_PROMPTS = {"query_prompt": "", "document_prompt": ""}
 STARTS: dict[str, VocabularySection] = {
     "trim": VocabularySection(kind="trim", letters="seen"),
@@ -186,7 +187,7 @@ class Work:
             method="offline_cosine",
             epochs=1,
             out=self.run_folder(row),
-            overrides={"student.dense": "keep"},
+            overrides={"student.dense": "keep", "train.learning_rate": RATE},
             **prompts,
         )
         return str(run.student_folder)

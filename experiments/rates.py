@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    trainer.RETURNS = -1  # no way back to the start, so that each rate is seen to its end
+    vars(trainer)["RETURNS"] = -1  # no way back to the start, so that each rate is seen to its end
     results = earlier_results(arguments.json, {"rows": []})
     done = {(row["case"], row["share"]) for row in results["rows"]}
     for name in arguments.cases:

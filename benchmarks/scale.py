@@ -2,9 +2,9 @@
 
     python -m benchmarks.scale --json FILE [--rows 1000000 10000000]
 
-Each size runs in a process of its own. Of the texts 10 % are duplicates; a text has 8 words and a number. The teacher
-is a table of vectors of 16 dimensions, since the time of a model is linear anyway. Memory is the peak of the process's
-own (RssAnon, as in benchmarks.memory); `base_mb` is that of a process that has imported everything and done nothing.
+Each stage of a size runs in a process of its own. Of the texts 10 % are duplicates; a text has 8 words and a number.
+The teacher is a table of vectors of 16 dimensions, since the time of a model is linear anyway. Memory is the peak of
+the process's own (RssAnon, as in benchmarks.memory); `base_mb` is that before the stage does anything.
 Disk is what stays, and `peak_disk_mb` what is there at most while the corpus is built: its texts twice.
 """
 
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from benchmarks.texts import COMMON
 from distilvec.core.files import write_json
 
 DIM = 16
+TEXTS, TABLE = "texts.txt", "table.parquet"
 DUPLICATES = 10  # every tenth text repeats an earlier one
 _ROWS = 100_000  # written together
 
@@ -38,22 +39,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--folder", type=Path, help="where the files are written; a temporary folder by default")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--stage", choices=list(STAGES), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.one:
-        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-            print(json.dumps(measure(arguments.one, Path(folder))))
+    if arguments.stage:
+        print(json.dumps(measured_stage(arguments.stage, arguments.folder)))
         return
+    result = earlier_results(arguments.json, {})
     found = {}
     for rows in arguments.rows:
-        line = [sys.executable, "-m", "benchmarks.scale", "--json", str(arguments.json), "--one", str(rows)]
-        line += ["--folder", str(arguments.folder)] if arguments.folder else []
-        done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
-        found[rows] = json.loads(done.stdout.splitlines()[-1])
+        found[rows] = measure(rows, arguments.folder)
         print(rows, found[rows], flush=True)
-    result = earlier_results(arguments.json, {}) | {"sizes": found, "slopes": slopes(found)}
-    write_json(arguments.json, result)
-    print(json.dumps(result["slopes"], indent=1))
+        write_json(arguments.json, result | {"sizes": found, "slopes": slopes(found)})
+    print(json.dumps(slopes(found), indent=1))
 
 
 def slopes(found: dict[int, dict[str, Any]]) -> dict[str, Any]:
@@ -73,52 +70,90 @@ def slopes(found: dict[int, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def measure(rows: int, folder: Path) -> dict[str, Any]:
-    """Seconds, peak memory and disk of every stage."""
+def measure(rows: int, parent: Path | None) -> dict[str, Any]:
+    """Seconds, peak memory and disk of every stage, each in a process of its own."""
+    from distilvec.data.corpus import Corpus
+
+    with tempfile.TemporaryDirectory(dir=parent) as name:
+        folder = Path(name)
+        texts, table = write_inputs(rows, folder)
+        tiny_teacher(folder)
+        stages = {}
+        for stage in STAGES:
+            line = [sys.executable, "-m", "benchmarks.scale", "--json", "-", "--stage", stage, "--folder", name]
+            done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
+            stages[stage] = json.loads(done.stdout.splitlines()[-1])
+        sizes = {stage: round(megabytes(folder / stage), 1) for stage in STAGES}
+        return {
+            "rows": rows,
+            "kept": len(Corpus(folder / "corpus")),
+            "stages": stages,
+            "disk_mb": sizes,
+            "peak_disk_mb": round(2 * sizes["corpus"], 1),
+            "input_mb": round(megabytes(texts) + megabytes(table), 1),
+        }
+
+
+def measured_stage(name: str, folder: Path) -> dict[str, float]:
+    """Seconds of the clock and of the processor, and peak memory of a stage, whose inputs are in the folder."""
     os.environ["DISTILVEC_CACHE"] = str(folder)
+    work = STAGES[name](folder)
+    base, processor, began = own_megabytes(), time.process_time(), time.monotonic()
+    with Peak(every=0.02) as peak:
+        work()
+    return {
+        "seconds": round(time.monotonic() - began, 2),
+        "processor_seconds": round(time.process_time() - processor, 2),
+        "base_mb": round(base, 1),
+        "peak_mb": round(peak.megabytes, 1),
+    }
+
+
+def corpus_stage(folder: Path) -> Callable[[], Any]:
+    """The texts become a corpus."""
+    from distilvec.config.schema import CorpusSection, SourceSection
+    from distilvec.data.corpus import build_corpus
+
+    section = CorpusSection(sources=[SourceSection(path=folder / TEXTS)])
+    prompts: Any = {"query": "", "document": ""}
+    return lambda: build_corpus(section, prompts, folder / "corpus")
+
+
+def tokens_stage(folder: Path) -> Callable[[], Any]:
+    """The corpus is tokenized."""
     from transformers import AutoTokenizer
 
-    from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
-    from distilvec.data.corpus import Corpus, build_corpus
+    from distilvec.data.corpus import Corpus
     from distilvec.data.tokens import build_tokens
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "teacher")
+    return lambda: build_tokens(Corpus(folder / "corpus"), tokenizer, 64, folder / "tokens")
+
+
+def vectors_stage(folder: Path) -> Callable[[], Any]:
+    """The cache is filled with the table's vectors."""
+    from distilvec.config.schema import TeacherSection
+    from distilvec.data.corpus import Corpus
     from distilvec.teachers.cache.fill import count_missing
     from distilvec.teachers.cache.store import TeacherCache
     from distilvec.teachers.table_embedder import TableEmbedder
 
-    texts, table = write_inputs(rows, folder)
-    tokenizer = AutoTokenizer.from_pretrained(tiny_teacher(folder))
-    base, stages = own_megabytes(), {}
-    section = CorpusSection(sources=[SourceSection(path=texts)])
-    prompts: Any = {"query": "", "document": ""}
-
-    def stage(name: str, work: Any) -> Any:
-        began = time.monotonic()
-        with Peak(every=0.005 if rows < 100_000 else 0.02) as peak:
-            done = work()
-        stages[name] = {"seconds": round(time.monotonic() - began, 2), "peak_mb": round(peak.megabytes, 1)}
-        return done
-
-    corpus: Corpus = stage("corpus", lambda: build_corpus(section, prompts, folder / "corpus"))
-    stage("tokens", lambda: build_tokens(corpus, tokenizer, 64, folder / "tokens"))
-
-    def vectors() -> None:
-        teacher = TableEmbedder(TeacherSection(vectors=table))
+    def fill() -> None:
+        corpus = Corpus(folder / "corpus")
+        teacher = TableEmbedder(TeacherSection(vectors=folder / TABLE))
         cache = TeacherCache.create_or_open(folder / "vectors", teacher.manifest())
         for _ in teacher.fill_steps(cache, corpus):
             pass
         assert not count_missing(cache, corpus)
 
-    stage("vectors", vectors)
-    sizes = {name: round(megabytes(folder / name), 1) for name in ("corpus", "tokens", "vectors")}
-    return {
-        "rows": rows,
-        "kept": len(corpus),
-        "base_mb": round(base, 1),
-        "stages": stages,
-        "disk_mb": sizes,
-        "peak_disk_mb": round(2 * sizes["corpus"], 1),
-        "input_mb": round(megabytes(texts) + megabytes(table), 1),
-    }
+    return fill
+
+
+STAGES: dict[str, Callable[[Path], Callable[[], Any]]] = {
+    "corpus": corpus_stage,
+    "tokens": tokens_stage,
+    "vectors": vectors_stage,
+}
 
 
 def write_inputs(rows: int, folder: Path) -> tuple[Path, Path]:
@@ -126,7 +161,7 @@ def write_inputs(rows: int, folder: Path) -> tuple[Path, Path]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    texts, table = folder / "texts.txt", folder / "table.parquet"
+    texts, table = folder / TEXTS, folder / TABLE
     generator = np.random.default_rng(0)
     schema = pa.schema([("text", pa.string()), ("teacher_embedding_final", pa.list_(pa.float32(), DIM))])
     with texts.open("w", encoding="utf-8") as lines, pq.ParquetWriter(table, schema) as writer:

@@ -52,6 +52,7 @@ ENGLISH = {"ud-ewt", "wiki-split"}
 TURKISH, OTHERS, NEW = 8000, 4000, 500
 PROMPT = "STS"
 RATE = 5e-5  # the paper's
+PARTS_OF_A_BATCH = {"train.batch_size": 8, "train.gradient_accumulation_steps": 4}  # 32 long texts at once take 19 GB
 NO_PROMPTS = {"query_prompt": "", "document_prompt": ""}
 STARTS: dict[str, VocabularySection] = {
     "trim": VocabularySection(kind="trim", letters="seen"),
@@ -187,7 +188,7 @@ class Work:
             method="offline_cosine",
             epochs=1,
             out=self.run_folder(row),
-            overrides={"student.dense": "keep", "train.learning_rate": RATE},
+            overrides={"student.dense": "keep", "train.learning_rate": RATE, **PARTS_OF_A_BATCH},
             **prompts,
         )
         return str(run.student_folder)

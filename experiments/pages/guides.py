@@ -187,9 +187,9 @@ def scale_table(found: Mapping[str, Any]) -> str:
         built = kept - size["disk_mb"]["corpus"] + size["peak_disk_mb"]
         megabytes = [f"{figure:,.0f} MB" for figure in (memory, kept, built)]
         rows.append([f"{size['rows']:,}", *seconds, *megabytes])
-    base = next(iter(found["sizes"].values()))["base_mb"]
+    bases = [stage["base_mb"] for size in found["sizes"].values() for stage in size["stages"].values()]
     table = markdown_table(head, rows, columns="r" * len(head))
-    return f"{table}\n\nMemory is the process's own; {base:,.0f} MB of it are the libraries."
+    return f"{table}\n\nMemory is the process's own; {min(bases):,.0f} to {max(bases):,.0f} MB of it are the libraries."
 
 
 def queue_table(found: Mapping[str, Any]) -> str:

@@ -271,7 +271,7 @@ def build_corpus(
         totals["excluded_as"] = {}
         for kind in dict.fromkeys(excluded_kinds.values()):
             totals["excluded_as"][kind] = sum(count[kind] for count in counts)
-        origins = np.unique(text_origins.numbers[keep], return_inverse=True)[1]
+        origins = _without_gaps(text_origins.numbers[keep])
         totals["origins"] = 1 if text_origins.is_single else int(origins.max(initial=-1)) + 1
         _check_rows(section, totals)
         drawn = _draw_validation(section, origins, text_origins.is_common[keep])
@@ -298,6 +298,13 @@ def build_corpus(
         return describe_corpus(totals, prompts, section.sources)
 
     return open_or_build(folder, name, "corpus", needed, build, Corpus)
+
+
+def _without_gaps(numbers: Rows) -> Rows:
+    """The numbers as 0, 1, 2 ... in their order, int64."""
+    is_used = np.zeros(int(numbers.max(initial=-1)) + 1, dtype=np.bool_)
+    is_used[numbers] = True
+    return (np.cumsum(is_used) - 1)[numbers]
 
 
 def validation_size(size: int | None, rows: int) -> int:

@@ -113,7 +113,7 @@ def draw_origins(order: Rows, sizes: Rows, rows: int, origins: int, most: int) -
     """
     is_drawn = np.zeros(len(sizes), dtype=np.bool_)
     drawn_rows = drawn_origins = 0
-    for origin in order.tolist():
+    for origin in map(int, order):
         if drawn_rows >= rows and drawn_origins >= origins:
             break
         if drawn_rows + sizes[origin] <= most:
@@ -167,14 +167,17 @@ def find_origins(folder: Path, keys: Hashes, progress: Progress = lambda stage, 
     runs: Hashes = open_column(folder / "runs.npy")
     run_rows: Rows = open_column(folder / "run_rows.npy")
     run_words: Rows = open_column(folder / "run_words.npy")
-    stated, origin_of_row = np.unique(keys, return_inverse=True)
-    most = int(np.clip(len(stated) // COMMON_SHARE, FEWEST_COMMON, MOST_COMMON))
+    texts = len(keys)
+    numbers = _first_of_equal(keys)  # of an origin the number of its first text
+    stated = int(np.count_nonzero(numbers == np.arange(texts)))
+    most = int(np.clip(stated // COMMON_SHARE, FEWEST_COMMON, MOST_COMMON))
 
     is_common_run = np.zeros(len(runs), dtype=np.bool_)
     for entries, _ in corpus_files.parts_of(runs):
+        entries = entries[_is_repeated(runs[entries], most)]
         group = np.unique(runs[entries], return_inverse=True)[1]
-        origins = origin_of_row[run_rows[entries]]
-        firsts = np.unique(group * len(stated) + origins) // len(stated)
+        origins = numbers[run_rows[entries]]
+        firsts = np.unique(group * texts + origins) // max(texts, 1)
         is_common_run[entries] = np.bincount(firsts)[group] > most
     is_evidence = ~is_common_run
     if is_common_run.any():
@@ -183,23 +186,56 @@ def find_origins(folder: Path, keys: Hashes, progress: Progress = lambda stage, 
     links = [np.empty(0, dtype=np.int64)]  # the numbers of two origins as one
     for entries, share in corpus_files.parts_of(runs):
         entries = entries[is_evidence[entries]]
-        origins = origin_of_row[run_rows[entries]]
+        entries = entries[_is_repeated(runs[entries])]
+        origins = numbers[run_rows[entries]]
         order = np.lexsort((origins, runs[entries]))
         values, origins = runs[entries][order], origins[order]
         # Each origin of a run is linked to the one before it
         second = 1 + np.flatnonzero((values[1:] == values[:-1]) & (origins[1:] != origins[:-1]))
-        links.append(np.unique(origins[second - 1] * len(stated) + origins[second]))
-        progress("comparing texts", int(share * len(keys)))
-    first, second = np.divmod(np.unique(np.concatenate(links)), max(len(stated), 1))
-    graph = coo_matrix((np.ones(len(first), dtype=np.int8), (first, second)), shape=(len(stated), len(stated)))
-    numbers = connected_components(graph, directed=False)[1].astype(np.int64)[origin_of_row]
+        links.append(np.unique(origins[second - 1] * texts + origins[second]))
+        progress("comparing texts", int(share * texts))
+    linked = np.stack(np.divmod(np.unique(np.concatenate(links)), max(texts, 1)))
+    origins, places = np.unique(linked, return_inverse=True)
+    first, second = places.reshape(linked.shape)
+    graph = coo_matrix((np.ones(len(first), dtype=np.int8), (first, second)), shape=(len(origins), len(origins)))
+    groups = connected_components(graph, directed=False)[1]
+    joined = np.arange(texts)
+    joined[origins] = origins[np.unique(groups, return_index=True)[1]][groups]
+    numbers = joined[numbers]
 
-    is_common = np.zeros(len(keys), dtype=np.bool_)
+    is_common = np.zeros(texts, dtype=np.bool_)
     is_common[run_rows[is_common_run]] = True
     is_common[run_rows[~is_common_run]] = False
-    numbers[is_common] = len(stated) + np.arange(int(is_common.sum()))
-    _, firsts, numbers = np.unique(numbers, return_index=True, return_inverse=True)
-    return Origins(np.argsort(np.argsort(firsts))[numbers].astype(np.int64), is_common)
+    numbers[is_common] = texts + np.arange(int(is_common.sum()))
+    return Origins(_by_appearance(numbers, 2 * texts), is_common)
+
+
+def _first_of_equal(values: Hashes) -> Rows:
+    """The place of the first of the values that are equal to each one, int64 [values].
+
+    Few are equal, so that those alone are numbered: a sorted copy shows which.
+    """
+    firsts = np.arange(len(values))
+    places = np.flatnonzero(_is_repeated(values))
+    _, first, group = np.unique(values[places], return_index=True, return_inverse=True)
+    firsts[places] = places[first][group]
+    return firsts
+
+
+def _is_repeated(values: Hashes, times: int = 1) -> Mask:
+    """Which of the values are there more than so many times, bool [values]."""
+    ordered = np.sort(values)
+    repeated = ordered[times:][ordered[times:] == ordered[:-times]]
+    return np.isin(values, np.unique(repeated))
+
+
+def _by_appearance(numbers: Rows, end: int) -> Rows:
+    """The numbers, all below `end`, as 0, 1, 2 ... in the order in which they appear, int64."""
+    places = np.arange(len(numbers))
+    first = np.empty(end, dtype=np.int64)
+    first[numbers[::-1]] = places[::-1]  # backwards: the first of equal numbers is written last
+    firsts = first[numbers]
+    return (np.cumsum(firsts == places) - 1)[firsts]
 
 
 def _drop_neighbours(is_evidence: Mask, common: Rows, run_rows: Rows, run_words: Rows) -> None:

@@ -51,7 +51,8 @@ def test_the_license_is_the_bases_unless_a_teacher_has_another(tmp_path: Path) -
     other = ModelName(card(tmp_path / "o", "---\nlicense: other\nlicense_name: own\nlicense_link: LICENSE\n---\n"))
     unknown = ModelName("org/unknown")
     assert origin(free, [free]) == {"license": "mit"}
-    assert origin(free, [unknown]) == {"base_model": ["org/unknown"], "license": "mit"}
+    assert origin(free, [unknown]) == {"base_model": ["org/unknown"]}, "a teacher's terms are not known"
+    assert origin(free, [None]) == {}
     assert origin(other, []) == {"license": "other", "license_name": "own", "license_link": "LICENSE"}
     assert origin(free, [other]) == {}
     assert origin(unknown, [free]) == {"base_model": ["org/unknown"]}, "a teacher's license is not the student's"

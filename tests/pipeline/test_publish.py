@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from huggingface_hub import ModelCard
 
+from distilvec.__main__ import run_command
 from distilvec.evaluation.speed import Speed, SpeedRow
 from distilvec.pipeline.publish import _speed_record, hub_record
 from distilvec.pipeline.run import run
@@ -60,3 +61,43 @@ def test_the_card_keeps_the_origin_of_models_that_are_gone(tiny_recipe, tiny_mod
     (own / "README.md").unlink()
     run(recipe, tmp_path / "run")
     assert (student / "README.md").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("teacher_card", "terms", "pushed"),
+    [
+        ("license: gemma", "count a model trained on its outputs as a derivative", False),
+        ("license: cc-by-nc-4.0", "cc-by-nc-4.0, no commercial use", False),
+        ("library_name: sentence-transformers", "no license found in its card", False),
+        ("license: apache-2.0", "apache-2.0", True),
+    ],
+)
+def test_the_terms_of_the_teacher_are_on_the_card_and_push_asks_for_a_license(
+    tiny_recipe, tiny_model, tmp_path, capsys, teacher_card, terms, pushed
+):
+    """The student begins with a free model; that says nothing about the teacher whose vectors it learns."""
+    free, teacher = (shutil.copytree(tiny_model, tmp_path / name) for name in ("free", "big-teacher"))
+    (free / "README.md").write_text("---\nlicense: apache-2.0\n---\n", encoding="utf-8")
+    (teacher / "README.md").write_text(f"---\n{teacher_card}\n---\n", encoding="utf-8")
+    recipe = tiny_recipe(teacher__model=str(teacher), student__model=str(free), train__max_steps=1)
+    student = run(recipe, tmp_path / "run").folder / "student"
+    card = ModelCard.load(student / "README.md")
+    row = next(line for line in card.text.splitlines() if line.startswith("| `big-teacher` |"))
+    assert (
+        terms in row
+        and "| `free` | apache-2.0 |" in card.text
+        and card.data.license == ("apache-2.0" if pushed else None)
+    )
+    assert run_command(["push", str(student), "me/mine", "--dry-run"]) == (0 if pushed else 2)
+    answer = capsys.readouterr()
+    assert "big-teacher (" in (answer.out if pushed else answer.err)
+    assert run_command(["push", str(student), "me/mine", "--dry-run", "--license", "mit"]) == 0
+
+
+def test_push_asks_for_a_license_after_an_api_and_a_table(tiny_recipe, tiny_model, tmp_path):
+    """Their names are no ids of the hub, and a free start of the student does not speak for them."""
+    free = shutil.copytree(tiny_model, tmp_path / "free")
+    (free / "README.md").write_text("---\nlicense: apache-2.0\n---\n", encoding="utf-8")
+    api = {"model": "text-embedding-3-small", "api": {"base_url": "http://127.0.0.1:9/v1"}}
+    for teacher in (api, {"vectors": "table.parquet"}):
+        assert hub_record(tiny_recipe(teacher=teacher, student__model=str(free))) == {}

@@ -72,6 +72,8 @@ def test_a_run_gives_the_local_teacher_s_vectors_and_the_key_is_nowhere(
     assert spent["cost"] == pytest.approx(spent["tokens"] * 20e-6) and spent["tokens"] > 200 * 3
     assert {"teacher", "student", "asymmetric"} <= set(record["scores"])
     assert 0 < record["overlap"]["student"]["among"]["mean"] <= 1  # among its cached vectors
+    card = (tmp_path / "run" / "student" / "README.md").read_text(encoding="utf-8")
+    assert "| `tiny` | an API: its provider's terms, which may forbid training on its vectors |" in card
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 20 and not [path for path in files if KEY.encode() in path.read_bytes()]
     assert KEY not in plan + output.out + output.err and "SOME_KEY" in (tmp_path / "run" / "recipe.yaml").read_text()

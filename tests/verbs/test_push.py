@@ -161,7 +161,7 @@ def test_a_dry_run_lists_what_would_go_and_sends_nothing(pushed, folders):
     shown = [line.split("│")[0].strip() for line in listed.splitlines() if "│" in line][1:]
     assert shown == sorted(hub.repos[f"{OWNER}/first"]["branches"]["main"])
     assert (
-        f"{OWNER}/never (private), branch main:" in listed and "license: apache-2.0; it is based on org/base" in listed
+        f"{OWNER}/never (private), branch main:" in listed and "license: apache-2.0; it is made of org/base" in listed
     )
     assert "optimizer.pt" in answers["listed"]["err"]
 
@@ -184,10 +184,10 @@ def test_a_license_is_asked_for_by_the_terms_of_the_teacher(pushed, folders, mon
     hub, answers = pushed
     for name in ("unlicensed", "unlicensed, listed"):
         assert answers[name]["status"] == 2
-        assert "based on org/base (its card is not on this machine). Give one that" in answers[name]["err"]
+        assert "made of org/base (no license found in its card). Read their terms" in answers[name]["err"]
     assert "model.safetensors" in answers["unlicensed, listed"]["out"]
-    monkeypatch.setattr(push, "license_of", lambda model: {"license": "cc-by-nc-4.0"})
-    with refused("--license", "it is based on org/base (cc-by-nc-4.0)"):
+    monkeypatch.setattr(push, "terms_of", lambda model: "cc-by-nc-4.0, no commercial use")
+    with refused("--license", "it is made of org/base (cc-by-nc-4.0, no commercial use)"):
         checked_card(folders / "unlicensed", None)
     assert answers["licensed"]["status"] == 0
     arrived = hub.repos[f"{OWNER}/asked"]["branches"]["main"]

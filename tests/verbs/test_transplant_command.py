@@ -275,6 +275,7 @@ def test_the_models_card_names_its_model(teachers, texts, tmp_path):
     assert card.data.base_model == ["sentence-transformers/all-MiniLM-L6-v2"]
     if (folder := Path(resolve_model("all-MiniLM-L6-v2"))).is_dir():
         assert card.data.license == ModelCard.load(str(folder / "README.md")).data.license == "apache-2.0"
+        assert "The license is that of the original: apache-2.0." in card.text
     text = _card("all-MiniLM-L6-v2", about)
     assert str(ModelCard(text)) == text
 

@@ -16,28 +16,46 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from distilvec.core.model_name import BUILTIN, ModelName
 
 _LICENSE = ("license", "license_name", "license_link")  # of a card's metadata
+NO_LICENSE = "no license found in its card"
+# What a reader of a card should know of a license beyond its id, by the beginning of the id
+_WORDS = {
+    "gemma": (
+        "Gemma Terms of Use, https://ai.google.dev/gemma/terms; they count a model trained on its outputs as a "
+        "derivative, which keeps these terms"
+    ),
+    "cc-by-nc": "no commercial use",
+}
 _CACHED = re.compile(r"models--(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)")  # a folder of the hub's cache
 
 
-def origin(base: ModelName | None, teachers: Sequence[ModelName]) -> dict[str, Any]:
+def origin(base: ModelName | None, teachers: Sequence[ModelName | None]) -> dict[str, Any]:
     """Return a card's `base_model` (ids) and license for a model made of `base` and trained on vectors of `teachers`.
 
-    The license is the base's. It is left out if a teacher's card has another one.
+    The license is the base's. It is left out unless every teacher's card has the same; a teacher without a model that
+    can be read here (an API, a table of vectors) is None.
     """
     models = list(teachers)
     if base is not None:
         models.insert(0, base)
     ids: list[str] = []
     for model in models:
-        ids += hub_ids(model)
+        ids += [] if model is None else hub_ids(model)
     fields: dict[str, Any] = {}
     if ids:
         fields["base_model"] = list(dict.fromkeys(ids))  # each once
-    licenses = [license_of(model) for model in models]
-    licenses_differ = any(other and other != licenses[0] for other in licenses[1:])
-    if base is not None and not licenses_differ:
+    licenses = [{} if model is None else license_of(model) for model in models]
+    if base is not None and all(license == licenses[0] for license in licenses):
         fields |= licenses[0]
     return fields
+
+
+def terms_of(model: ModelName) -> str:
+    """Return the license of a model in words, as far as its card on this machine has it."""
+    license = license_of(model)
+    if not license:
+        return NO_LICENSE
+    words = [text for beginning, text in _WORDS.items() if license["license"].startswith(beginning)]
+    return ", ".join([*license.values(), *words])
 
 
 def is_hub_id(name: Any) -> bool:

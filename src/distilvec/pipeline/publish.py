@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.speed import Speed
 from distilvec.formats.sentence_transformers import finish_student
 from distilvec.models.load import model_name
-from distilvec.models.origin import is_hub_id, origin
+from distilvec.models.origin import NO_LICENSE, is_hub_id, origin, terms_of
 from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.objectives import make_objective
@@ -73,11 +73,14 @@ def publish(job: Job, training: Training, report: Report) -> FinishedRun:
     teachers = [teacher.record(len(job.teachers) > 1, unread) for teacher in job.teachers]
     objective = make_objective(job.stages[-1], job.context)
     start = read_start(job)
-    hub: dict[str, Any] = {}
+    before: RunRecord | None = None
     with suppress(DistilvecError):  # a damaged record is written again
         before = read_run_record(job.files)
-        hub = {} if before is None else before.hub
-    record = run_record(stages, teachers, student, job.corpus, objective, training.shipped, report, start, hub)
+    record = run_record(stages, teachers, student, job.corpus, objective, training.shipped, report, start)
+    if before is not None:  # its models may be gone since
+        known = {name: text for name, text in record.terms.items() if text != NO_LICENSE}
+        terms = {**record.terms, **before.terms, **known}
+        record = replace(record, hub={**record.hub, **before.hub}, terms=terms)
     layer = fresh_layer(job, student)
     if layer is not None and record.training is not None:
         origin = "ridge" if f"student.{layer}" in start.ridge_distances else "random"
@@ -138,13 +141,8 @@ def run_record(
     shipped: ShippedNumbers,
     report: Report,
     start: Start,
-    hub: Mapping[str, Any],
 ) -> RunRecord:
-    """Return the record: method and settings of the last stage; steps, texts and minutes of all stages.
-
-    `hub` is that of the run's earlier record, if there is one, and stays: its
-    models may be gone since.
-    """
+    """Return the record: method and settings of the last stage; steps, texts and minutes of all stages."""
     recipe = stages[-1][0].recipe
     base = recipe.student.model
     if base == "teacher":
@@ -186,7 +184,8 @@ def run_record(
         teacher_compatible=objective.in_teacher_space and described_student.width == teachers[0].width,
         supervised=report.supervised,
         overlap=report.overlap,
-        hub={**hub_record(recipe), **hub},
+        hub=hub_record(recipe),
+        terms=terms_record(recipe, teachers),
         cuts=cut_scores(recipe.student.dims or (), report),
     )
 
@@ -243,11 +242,10 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> T
 
 def hub_record(recipe: Recipe) -> dict[str, Any]:
     """Return the part of the model card's metadata that follows from the recipe: base_model, datasets, license."""
-    models: list[ModelName] = []
+    models: list[ModelName | None] = []
     adapters: list[ModelName] = []
     for teacher in [recipe.teacher, *recipe.more_teachers]:
-        if teacher.named_model is not None:
-            models.append(teacher.named_model)
+        models.append(None if teacher.api is not None else teacher.named_model)
         for adapter in teacher.adapters or ():
             adapters.append(ModelName(adapter))
 
@@ -264,6 +262,24 @@ def hub_record(recipe: Recipe) -> dict[str, Any]:
     if datasets:
         metadata["datasets"] = list(dict.fromkeys(datasets))  # each once
     return metadata
+
+
+def terms_record(recipe: Recipe, teachers: Sequence[TeacherRecord]) -> dict[str, str]:
+    """Return the license in words of each model that a student is made of, by the name that its card shows."""
+    student, terms = recipe.student, {}
+    if student.model not in (None, "teacher"):
+        terms[model_name(student.model)] = terms_of(ModelName(student.model, student.revision))
+    for teacher, section in zip(teachers, [recipe.teacher, *recipe.more_teachers], strict=True):
+        if section.api is not None:
+            text = "an API: its provider's terms, which may forbid training on its vectors"
+        elif section.named_model is None:
+            text = "a table of vectors: the terms of the model that made them"
+        else:
+            text = terms_of(section.named_model)
+        terms[str(teacher.name)] = text
+        for adapter in section.adapters or ():
+            terms[model_name(adapter)] = terms_of(ModelName(adapter))
+    return terms
 
 
 def stage_record(stage: Stage, state: Progress) -> StageRecord:

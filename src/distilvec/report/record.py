@@ -225,6 +225,7 @@ class RunRecord:
     teacher_compatible: the vectors were trained into the teacher's space; None: it follows from equal widths
     overlap: the judgement without labels
     hub: base_model (ids), datasets (ids) and license for the metadata of the model card
+    terms: the license in words of each model that the student is made of
     documents: in a router, the teacher that embeds documents
     cut_tasks: the tasks that the scores of `cuts` are averages over
     """
@@ -244,6 +245,7 @@ class RunRecord:
     supervised: LabelledScores | None = None
     overlap: Judgement | None = None
     hub: dict[str, Any] = field(default_factory=dict)
+    terms: dict[str, str] = field(default_factory=dict)
     documents: str | None = None
     cuts: list[CutScore] = field(default_factory=list)
     cut_tasks: list[str] = field(default_factory=list)

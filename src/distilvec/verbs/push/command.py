@@ -48,3 +48,4 @@ def push(
         return
     pushed = push_model(model, repo_id, public, license, revision, message, update)
     print_result(f"{len(pushed.files)} files, {'private' if pushed.private else 'public'}: {pushed.url}")
+    print_result(planned_license(model, license))

@@ -21,8 +21,8 @@ from distilvec.core.files import is_hidden
 from distilvec.core.log import log
 from distilvec.core.model_name import ModelName
 from distilvec.core.run_folder import RunFolder
-from distilvec.formats.replace import EXPORTED
-from distilvec.models.origin import is_hub_id, license_of
+from distilvec.formats.replace import EXPORTED, read_record
+from distilvec.models.origin import is_hub_id, terms_of
 from distilvec.report.exports import EXPORTS, read_exports
 from distilvec.report.model_card import FROM_FOLDER
 
@@ -158,18 +158,20 @@ def planned_files(model: Path, repo: str) -> dict[str, int]:
 
 
 def planned_license(model: Path, license: str | None) -> str:
-    """Return the license of a push with those of the models it is based on. Errors: as `checked_card`."""
+    """Return the license of a push with those of the models it is made of. Errors: as `checked_card`."""
     card = checked_card(model, license)
-    return f"license: {card.data.get('license')}; {_terms(card)}"
+    return f"license: {card.data.get('license')}; {_terms(model, card)}"
 
 
-def _terms(card: ModelCard) -> str:
-    """Return the models that a card is based on, each with its license as far as its card is on this machine."""
-    bases = card.data.get("base_model") or []
-    terms = []
-    for base in [bases] if isinstance(bases, str) else bases:
-        terms.append(f"{base} ({license_of(ModelName(base)).get('license', 'its card is not on this machine')})")
-    return f"it is based on {', '.join(terms)}" if terms else "its card names no model that it is based on"
+def _terms(model: Path, card: ModelCard) -> str:
+    """Return the models that a model is made of, each with its license: by its record, else by its card."""
+    terms = (read_record(model) or {}).get("terms")
+    if not isinstance(terms, dict) or not terms:
+        bases = card.data.get("base_model") or []
+        terms = {base: terms_of(ModelName(base)) for base in ([bases] if isinstance(bases, str) else bases)}
+    if not terms:
+        return "its card names no model that it is made of"
+    return f"it is made of {', '.join(f'{name} ({text})' for name, text in terms.items())}"
 
 
 def model_files(model: Path) -> list[str]:
@@ -263,8 +265,8 @@ def checked_card(model: Path, license: str | None) -> ModelCard:
             raise DistilvecError(f"found {license!r}.", "Give an id of the hub, such as apache-2.0.", key="--license")
         card.data["license"] = license
     if not card.data.get("license"):
-        problem = f"the card of {model} states no license; {_terms(card)}."
-        fix = "Give one that the teacher's terms allow with --license, such as apache-2.0, mit or other."
+        problem = f"the card of {model} states no license; {_terms(model, card)}."
+        fix = "Read their terms and give a license that they allow with --license, such as apache-2.0, mit or other."
         raise DistilvecError(problem, fix, key="--license")
     return card
 

@@ -28,7 +28,7 @@ from distilvec.data.sources import read_source, source_files
 from distilvec.formats.replace import check_replaceable, is_ours, real
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import folder_of, load_model, model_name, resolve_model
-from distilvec.models.origin import origin
+from distilvec.models.origin import origin, terms_of
 from distilvec.report.json_values import from_json
 from distilvec.report.model_card import card_data
 from distilvec.report.record import RunRecord, TeacherRecord
@@ -55,6 +55,7 @@ CARD = """---
 
 Transplanted by `distilvec transplant`: {before:,} tokens became {tokens:,}{rank}.
 Every weight but the embedding table is that of the original; nothing was trained. `vocabulary.json` has the details.
+The license is that of the original: {terms}.
 """
 
 
@@ -293,6 +294,7 @@ def _card(name: str, record: dict[str, Any], languages: Sequence[str] = ()) -> s
         title=re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(model_name(name).split())),
         before=record["chosen"]["before"],
         tokens=record["chosen"]["tokens"],
+        terms=terms_of(ModelName(name)),
         rank=f", each of {record['rank']} numbers (ELECTRA's layout)" if "rank" in record else "",
     )
 

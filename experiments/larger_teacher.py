@@ -31,7 +31,7 @@ from distilvec.evaluation.evaluator import Sample
 from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.pipeline.run import run
 from distilvec.verbs.run.sweep import Member, expand_sweep
-from experiments.shootout import PAIRED, Rows, Seeds, difference, run_members, spread
+from experiments.shootout import PAIRED, Gap, Rows, Seeds, gap_between_seeds, run_members, spread
 from experiments.shootout_cross_tokenizer import last_gates, metrics_of
 from experiments.testbed_student import DATA
 
@@ -161,15 +161,15 @@ def packed(sample: Sample) -> str:
     return np.packbits(sample.predicted == sample.gold).tobytes().hex()
 
 
-def row_difference(ours: Rows, theirs: Rows, test_rows: int) -> str:
-    """Return a cell: the difference with one or two seeds, and its 95% interval over the test rows.
+def row_difference(ours: Rows, theirs: Rows, test_rows: int) -> Gap | None:
+    """Return the difference with one or two seeds, and its interval over the test rows.
 
-    Of a figure that is no share of rows that are right, the difference alone.
+    None of a figure that is no share of rows that are right.
     """
     by_seed = {row["seed"]: row for row in theirs if "right" in row}
     pairs = [(row, by_seed[row["seed"]]) for row in ours if "right" in row and row["seed"] in by_seed]
     if not pairs:
-        return ""
+        return None
     changes = [
         100.0 * (unpacked(one["right"], test_rows) - unpacked(other["right"], test_rows)) for one, other in pairs
     ]
@@ -177,7 +177,7 @@ def row_difference(ours: Rows, theirs: Rows, test_rows: int) -> str:
     mean = float(by_row.mean())
     # By hand: norm.interval gives no numbers where no row differs
     half = float(norm.ppf(0.975) * by_row.std(ddof=1) / math.sqrt(test_rows))
-    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
+    return Gap(mean, mean - half, mean + half)
 
 
 def unpacked(digits: str, test_rows: int) -> np.ndarray[Any, Any]:
@@ -214,7 +214,7 @@ def table(report: Mapping[str, Any], against: Mapping[str, str]) -> str:
             if not scores:
                 continue
             other = against.get(name)
-            gap = "" if other is None else gap_between(report, task, name, other)
+            gap = "" if other is None else str(gap_between(report, task, name, other) or "")
             reference = f"`{other}`" if other is not None else ""
             cells = [name, str(len(scores)), spread([*scores.values()]), gap, reference]
             if has_gates:
@@ -227,16 +227,16 @@ def table(report: Mapping[str, Any], against: Mapping[str, str]) -> str:
     return "\n\n".join(parts)
 
 
-def gap_between(report: Mapping[str, Any], task: str, name: str, other: str) -> str:
-    """Return a cell: the difference of two members, its interval over seeds from three on, else over the test rows."""
+def gap_between(report: Mapping[str, Any], task: str, name: str, other: str) -> Gap | None:
+    """Return the difference of two members, its interval over seeds from three on, else over the test rows."""
     rows = report["rows"]
     scores, reference = by_seed(rows, task, name), by_seed(rows, task, other)
     if len(scores.keys() & reference.keys()) < 3:
         ours, theirs = (rows_of_member(rows, task, member) for member in (name, other))
         gap = row_difference(ours, theirs, report["test_rows"][task])
-        if gap:
+        if gap is not None:
             return gap
-    return difference(scores, reference)
+    return gap_between_seeds(scores, reference)
 
 
 def rows_of_member(rows: Rows, task: str, method: str) -> Rows:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -124,15 +125,35 @@ def spread(values: Sequence[float], bold: bool = False) -> str:
     return f"{text} ± {deviation(values):.2f}" if len(values) > 1 else text
 
 
-def difference(ours: Seeds, theirs: Seeds) -> str:
-    """A cell: the mean difference over the seeds that both have, with its 95% interval from three seeds on."""
+@dataclass(frozen=True)
+class Gap:
+    """A mean difference, and its 95% interval if that is known."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        """The difference as a cell of a table."""
+        return f"{self.mean:+.2f}" if self.low is None else f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+
+def gap_between_seeds(ours: Seeds, theirs: Seeds) -> Gap | None:
+    """Return the mean difference over the seeds that both have, with an interval from three seeds on."""
     gaps = [ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()]
+    if not gaps:
+        return None
     if len(gaps) < 3:
-        return f"{statistics.mean(gaps):+.2f}" if gaps else ""
-    mean = statistics.mean(gaps)
+        return Gap(statistics.mean(gaps))
     # By hand: scipy.stats.ttest_1samp warns where all gaps are equal
     half = float(student_t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / math.sqrt(len(gaps))
-    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
+    mean = statistics.mean(gaps)
+    return Gap(mean, mean - half, mean + half)
+
+
+def difference(ours: Seeds, theirs: Seeds) -> str:
+    """A cell: the mean difference over the seeds that both have, with its 95% interval from three seeds on."""
+    return str(gap_between_seeds(ours, theirs) or "")
 
 
 def deviation(values: Sequence[float]) -> float:

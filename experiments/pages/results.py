@@ -7,7 +7,7 @@ from functools import partial
 from benchmarks.markdown import markdown_table
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
 from experiments.alternatives import alternatives_line, latency_line
-from experiments.headlines import headlines_table
+from experiments.claims import claims_table
 from experiments.pages.parts import ENGLISH, STAR, Parts, main_students, read, rival, surgery_part, tables
 from experiments.result_students import kept, rows_of_mpnet, untouched_shares
 from experiments.result_students import students_table as result_students_table
@@ -25,7 +25,7 @@ def parts() -> Parts:
             "people": tables(("result_students", partial(result_students_table, untouched=rival()))),
             "people_tasks": tables(("result_students", partial(result_tasks_table, names=ENGLISH, untouched=rival()))),
             "summary": f"{summary_table(main_students())}\n\n{STAR}",
-            "headlines": headlines(),
+            "claims": claims_table(read),
             "results": students_cut_from_their_teacher(),
             "small": surgery_part("students", students_table),
             "tasks": surgery_part("students", tasks_table),
@@ -56,12 +56,6 @@ def first() -> str:
     rows.append(["a small student (`5m-narrow`)", "all-MiniLM-L6-v2", size, *(f"{share:.1f}" for share in scores)])
     head = ["model", "in % of", "parameters", "Cranfield", "XQuAD", "average"]
     return markdown_table(head, rows, columns="llrrrr")
-
-
-def headlines() -> str:
-    """The papers' figures beside those here."""
-    three_layers = read("english-three-layers")
-    return headlines_table(read, three_layers) if three_layers else ""
 
 
 def students_cut_from_their_teacher() -> str:

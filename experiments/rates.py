@@ -43,10 +43,10 @@ class Case:
 
 
 CASES = {
-    "minilm": Case("minilm", "english", {"size": "12M"}, 8000, 240),
-    "e5": Case("e5", "turkish", {"language": "tr", "size": "20M"}, 8000, 240),
-    "mpnet": Case("mpnet", "english", {"size": "70M"}, 8000, 240),
-    "gemma": Case("gemma", "turkish", {"language": "tr", "size": "115M"}, 2000, 60),
+    "e5": Case("e5", "turkish", {"language": "tr", "size": "20M"}, 4000, 120),
+    "mpnet": Case("mpnet", "english", {"size": "70M"}, 4000, 120),
+    "gemma": Case("gemma", "turkish", {"language": "tr", "size": "115M"}, 1500, 40),
+    "minilm": Case("minilm", "english", {"size": "12M"}, 4000, 120),
 }
 
 
@@ -77,12 +77,13 @@ def measured(case: Case, teachers: Path, folder: Path, share: float) -> dict[str
         texts = english_texts(case.count) if case.texts == "english" else Texts.read().turkish[: case.count]
         file.write_text("\n".join(" ".join(text.split()) for text in texts), encoding="utf-8")
     teacher = str(teachers / case.teacher)
-    fitted = distilvec.distill(teacher, file, out=folder / "fitted", epochs=0, **case.options)
+    parts: dict[str, Any] = {"evaluation.parts": []}
+    fitted = distilvec.distill(teacher, file, out=folder / "fitted", epochs=0, overrides=parts, **case.options)
     assert fitted is not None and fitted.record.student is not None
     distance = fitted.validation["distance"]
     assert distance is not None
     rate = share * RATE_PER_DISTANCE * distance
-    settings = {"train.learning_rate": rate, "train.max_steps": case.steps}
+    settings = {"train.learning_rate": rate, "train.max_steps": case.steps, **parts}
     out = folder / f"rate-{share:g}"
     distilvec.distill(teacher, file, out=out, overrides=settings, **case.options)
     lines = [json.loads(line) for line in RunFolder(out).metrics.read_text(encoding="utf-8").splitlines()]

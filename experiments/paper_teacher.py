@@ -6,8 +6,8 @@ EmbeddingGemma gets other tokenizers (`distilvec transplant`, mean composition):
 the paper's hybrid towards 131,072 tokens with 65,536 for Turkish, and 32,000 of its own. Each start is scored, trained
 with `offline_cosine` in one pass over 12,000 texts at the paper's rate, and scored again, once on the teacher's vectors
 without a prompt and once with its STS prompt built in. Scores are of the validation pairs of STSb-TR, without a prompt
-and behind the STS prompt, of TQuAD without a prompt, and the share of the teacher's ten nearest among the training
-texts that is found for 500 sentences that no run has seen. Differences are paired by row.
+and behind the STS prompt, of TQuAD without a prompt, and the share of the teacher's ten nearest among 3,000
+training texts that is found for 500 sentences that no run has seen. Differences are paired by row.
 
 Every row is stored in WORKSPACE as soon as it is there, so that the same command goes on; `--rows` names those to
 make, and several calls may share a WORKSPACE. Nothing made of this teacher may be published (its terms).
@@ -50,6 +50,7 @@ from experiments.testbed_student import DATA
 SOURCES = {"ud-boun", "ud-imst", "ud-kenet", "ud-penn", "ud-pud", "enelpi-qa-sentences", "lingua-leipzig"}  # no TQuAD
 ENGLISH = {"ud-ewt", "wiki-split"}
 TURKISH, OTHERS, NEW = 8000, 4000, 500
+CANDIDATES = 3000  # Turkish training texts among which neighbours are found
 PROMPT = "STS"
 RATE = 5e-5  # the paper's
 PARTS_OF_A_BATCH = {"train.batch_size": 8, "train.gradient_accumulation_steps": 4}  # 32 long texts at once take 19 GB
@@ -188,7 +189,12 @@ class Work:
             method="offline_cosine",
             epochs=1,
             out=self.run_folder(row),
-            overrides={"student.dense": "keep", "train.learning_rate": RATE, **PARTS_OF_A_BATCH},
+            overrides={
+                "student.dense": "keep",
+                "train.learning_rate": RATE,
+                "evaluation.parts": [],
+                **PARTS_OF_A_BATCH,
+            },
             **prompts,
         )
         return str(run.student_folder)
@@ -226,7 +232,7 @@ class Work:
         behind = ModelEmbedder(model, folder, prompts={"query": prompt, "document": prompt})
         bare = self.samples(without, ["stsb_tr", "tquad"])
         prompted = self.samples(behind, ["stsb_tr"])
-        known = self.teacher_vectors("known", self.texts.trainings["turkish"])
+        known = self.teacher_vectors("known", self.texts.turkish[:CANDIDATES])
         new = self.teacher_vectors("new", self.texts.new)
         vectors = without.embed_prompted(self.texts.new)
         used = {token for text in self.texts.turkish for token in model.tokenizer(text)["input_ids"]}

@@ -44,9 +44,14 @@ from distilvec.verbs.export.export import FORMS
 EXAMPLES = Path(__file__).parents[1] / "examples" / "clients"
 INSTALL = "# pip install "
 WITHOUT_TORCH = ("with_onnxruntime", "with_fastembed", "with_llamacpp")
-ONNX = ("onnx", "onnx-int8")
-READS = {"with_onnxruntime": ONNX, "with_fastembed": ONNX, "with_llamacpp": ("gguf",)}  # others read the folder
-TOLERANCE = {"onnx-int8": FORMS["onnx-int8"].tolerance.mean_cosine}  # of the lowest cosine; others: 0.9999
+ONNX, OPENVINO = ("onnx", "onnx-int8"), ("openvino", "openvino-int8")
+READS = {  # others read the folder
+    "with_onnxruntime": ONNX,
+    "with_fastembed": ONNX,
+    "with_openvino": OPENVINO,
+    "with_llamacpp": ("gguf",),
+}
+TOLERANCE = {form: FORMS[form].tolerance.mean_cosine for form in ("onnx-int8", "openvino-int8")}  # others: 0.9999
 PROMPTS: dict[Role, str] = {"query": "query: ", "document": "passage: "}
 QUERY = "how do wings produce lift"
 DOCUMENTS = (
@@ -89,7 +94,7 @@ def installs(example: Path) -> list[list[str]]:
 
 
 def make_students(root: Path, llama_cpp: Path | None) -> dict[str, Path]:
-    """The students' folders by vocabulary, with their ONNX files, and with GGUF files where llama.cpp can have them."""
+    """The students' folders by vocabulary, with their exports, and with GGUF files where llama.cpp can have them."""
     students = {kind: root / kind for kind in ("teacher", "unigram", "wordpiece")}
     first, texts = students["teacher"], list(islice(passages(), 3000))
     if not (first / "modules.json").exists():
@@ -99,7 +104,7 @@ def make_students(root: Path, llama_cpp: Path | None) -> dict[str, Path]:
     for kind, folder in students.items():
         if not (folder / "modules.json").exists():
             distilvec.transplant(str(first), texts, folder, vocab_size=4000, kind=kind)  # type: ignore[arg-type]
-        for form in ONNX if kind != "wordpiece" else ():
+        for form in (*ONNX, *OPENVINO) if kind != "wordpiece" else ():
             if not (folder / FORMS[form].file).exists():
                 distilvec.export(str(folder), to=form)  # type: ignore[arg-type]
         if llama_cpp is not None and kind != "unigram" and not (folder / "model.gguf").exists():
@@ -116,8 +121,10 @@ def environment(root: Path, packages: list[str], with_torch: bool) -> Path:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
         if with_torch:
             link_torch(next((folder / "lib").glob("python*/site-packages")))
-        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile"]
-        subprocess.run([*pip, *packages], check=True)
+        pip = [sys.executable, "-m", "pip", "--quiet", "--python", str(python)]
+        subprocess.run([*pip, "install", "--no-compile", *packages], check=True)
+        # optimum-intel brings PyPI's, which does not start beside a torch for CPUs
+        subprocess.run([*pip, "uninstall", "--yes", "torchvision"], check=True)
         (folder / "installed").touch()
     return python
 

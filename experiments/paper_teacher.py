@@ -42,6 +42,7 @@ from distilvec.evaluation.significance import difference_interval, mean_interval
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load_model
+from distilvec.pipeline import evaluate
 from distilvec.pipeline.finished_run import FinishedRun
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.verbs.transplant.transplant import readers_by_language, transplant_folder
@@ -145,6 +146,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    vars(evaluate)["judge_run"] = lambda job: None  # which embeds all texts twice; the rows have their own judgement
     work = Work(arguments.workspace, str(arguments.teacher.resolve()), Texts.read())
     for name in arguments.rows:
         row = work.row(name)

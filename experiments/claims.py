@@ -55,7 +55,7 @@ class Claim:
 
     printed: None where the paper draws it only, or does not have it
     form: of its numbers; the sign counts where it is printed
-    note: on the number of seeds, where there is no interval over three
+    seeds: how many, and what the interval is over if not over three of them
     """
 
     what: str
@@ -64,7 +64,7 @@ class Claim:
     here: Gap
     command: str
     form: str = "{:+.2f}"
-    note: str = ""
+    seeds: str = "3"
 
     @property
     def cells(self) -> list[str]:
@@ -73,9 +73,7 @@ class Claim:
         here = self.form.format(self.here.mean)
         if self.here.low != self.here.high:
             here += f" [{self.form}, {self.form}]".format(self.here.low, self.here.high)
-        if self.note:
-            here += f", {self.note}"
-        return [self.what, self.setting, printed, here, self.against, f"`{self.command}`"]
+        return [self.what, printed, here, self.against, self.seeds, self.setting, f"`{self.command}`"]
 
     @property
     def against(self) -> str:
@@ -103,10 +101,10 @@ def claims_table(read: Read) -> str:
     }
     rows: list[list[str]] = []
     for paper, claims in papers.items():
-        rows.append([f"**{paper}**", *[""] * 5])
+        rows.append([f"**{paper}**", *[""] * 6])
         rows += [claim.cells for claim in claims]
-    head = ["claim", "setting here, for the paper's", "paper", "here", "here, beside the paper", "command"]
-    return markdown_table(head, rows, columns="llrrll")
+    head = ["claim", "paper", "here", "here is", "seeds", "setting here, for the paper's", "command"]
+    return markdown_table(head, rows, columns="lrrllll")
 
 
 def redact_claims(read: Read) -> list[Claim]:
@@ -115,7 +113,7 @@ def redact_claims(read: Read) -> list[Claim]:
     record, report = read("english-three-layers"), read("english-three-layers-report")
     families = [row for row in read("real_teachers")["rows"] if row["run"] == "mpnet-ridge"]
     tasks = {"cranfield": "Cranfield for BEIR", "xquad-en": "XQuAD for BEIR"}
-    trained = f"{student['texts'] / 1e6:.1f} M texts, {student['passes']} passes, for 6.6 M, 30"
+    trained = f"{student['texts'] / 1e6:.1f} M texts x {student['passes']}, for 6.6 M x 30"
     three_layers = "MiniLM → three of its own layers, 23 → 17 M"
     claims: list[Claim] = []
     for what, column, printed in (
@@ -124,13 +122,13 @@ def redact_claims(read: Read) -> list[Claim]:
     ):
         for task, title in tasks.items():
             share = Gap(100 * student["scores"][column][task] / student["scores"]["teacher"][task])
-            setting = f"mpnet → MiniLM, 109 → 23 M, as there; {trained}; {title}"
-            claims.append(Claim(what, setting, printed, share, STUDENTS, SHARE, "one seed"))
+            setting = f"mpnet → MiniLM, 109 → 23 M; {trained}; {title}"
+            claims.append(Claim(what, setting, printed, share, STUDENTS, SHARE, "1"))
         teacher = next(row["value"] for row in record["scores"]["teacher"] if row["task"] == "cranfield")
         ends = (100 + 100 * end / teacher for end in report["intervals"][column]["cranfield"][:2])
         share = Gap(retained(record)[column][RETRIEVAL], *ends)
         setting = f"{three_layers}; {tasks['cranfield']}"
-        claims.append(Claim(what, setting, printed, share, THREE_LAYERS, SHARE, "one seed, by query"))
+        claims.append(Claim(what, setting, printed, share, THREE_LAYERS, SHARE, "1, by query"))
     for task, title in tasks.items():
         documents, own = (
             {row["seed"]: row["scores"][side][task] for row in families} for side in ("asymmetric", "student")
@@ -140,16 +138,16 @@ def redact_claims(read: Read) -> list[Claim]:
         claims.append(Claim(what, setting, REDACT_DOCUMENTS, gap(documents, own), FAMILIES))
     share = Gap(100 * student["averages"]["student"]["all"] / student["averages"]["teacher"]["all"])
     setting = "109 → 23 M, for 335 → 23 M; nine tasks for the 41 of MTEB"
-    claims.append(Claim("average kept, %", setting, REDACT_AVERAGE, share, STUDENTS, SHARE, "one seed"))
+    claims.append(Claim("average kept, %", setting, REDACT_AVERAGE, share, STUDENTS, SHARE, "1"))
 
     distances = {row["run"]: row["distance"] for row in read("levers")["rows"] if row["seed"] == 0}
     wider = Gap(distances["batch-64"] - distances["last-layers"])
     what, setting = "distance, batches of 64 less 32", "MiniLM → 5 M; equal texts, 1.5 times the rate for 64"
-    claims.append(Claim(what, setting, REDACT_BATCHES, wider, "python -m experiments.levers", "{:+.3f}", "one seed"))
+    claims.append(Claim(what, setting, REDACT_BATCHES, wider, "python -m experiments.levers", "{:+.3f}", "1"))
     fit = report["margin"]["fits"]["average"]
     margin = Gap(fit["crossing"], fit["crossing_low"], fit["margin"])
     what, setting = "distance at which the teacher's score is reached", f"{three_layers}; a line through saved students"
-    claims.append(Claim(what, setting, None, margin, THREE_LAYERS, "{:.3f}", "one seed"))
+    claims.append(Claim(what, setting, None, margin, THREE_LAYERS, "{:.3f}", "1"))
     return claims
 
 
@@ -161,7 +159,7 @@ def surgery_claims(read: Read) -> list[Claim]:
         "unigram-12": "16,000 new tokens",
         "unigram-12-slow": "16,000 new tokens behind prompts, rate 1e-4",
     }
-    notes = {"trim-12": "three equal runs"}  # nothing was trained
+    equal = {"trim-12": "3, equal"}  # nothing was trained
     tests = {"stsb_tr": "STSb-TR", "tquad": "TQuAD"}
     seeds = {
         (name, column): {row["seed"]: row["scores"][column] for row in rows if row["run"] == name}
@@ -179,10 +177,10 @@ def surgery_claims(read: Read) -> list[Claim]:
                 for column in ("student", "teacher")
             )
             setting = f"e5 with its prompts, for embeddinggemma without; {chosen}; {test}"
-            claims.append(Claim(what, setting, printed, gap(ours, theirs), TURKISH, note=notes.get(name, "")))
+            claims.append(Claim(what, setting, printed, gap(ours, theirs), TURKISH, seeds=equal.get(name, "3")))
     prompt = Gap(*read("teacher_prompts")["rows"]["STS"]["against_none"])
-    what, setting = "STSb-TR, the teacher's STS prompt less none", "embeddinggemma itself; 1,500 validation pairs"
-    claims.append(Claim(what, setting, None, prompt, "python -m experiments.teacher_prompts", note="by pair"))
+    what, setting = "STSb-TR, the teacher's STS prompt less none", "embeddinggemma itself; validation pairs"
+    claims.append(Claim(what, setting, None, prompt, "python -m experiments.teacher_prompts", seeds="1,500 pairs"))
     for name in ("trim-12", "unigram-12-slow"):
         shares = {
             seed: 100 * sum(scores[task] for task in tests) / sum(seeds[name, "teacher"][seed][task] for task in tests)
@@ -191,18 +189,18 @@ def surgery_claims(read: Read) -> list[Claim]:
         size = next(row["parameters"] for row in rows if row["run"] == name) / 1e6
         setting = f"e5, 118 → {size:.0f} M, for 300 → 200 M; {tokens[name]}; STSb-TR, TQuAD for 26 tasks"
         kept = gap(shares, dict.fromkeys(shares, 0.0))
-        note = notes.get(name, "")
-        claims.append(Claim("Turkish average kept, %", setting, TR_AVERAGE, kept, TURKISH, SHARE, note))
+        number = equal.get(name, "3")
+        claims.append(Claim("Turkish average kept, %", setting, TR_AVERAGE, kept, TURKISH, SHARE, number))
     means = {
         record["tokens"]: statistics.mean(row["value"] for row in record["scores"]["student"])
         for record in surgery["sizes"].values()
     }
     setting = "MiniLM, three layers, English; 8,000 → 16,000 tokens for 65,536 → 131,072"
     twice, command = Gap(means[16_000] - means[8_000]), "distilvec run recipes/sweeps/vocabulary_size.yaml"
-    claims.append(Claim("average, twice the tokens", setting, TWICE_THE_TOKENS, twice, command, note="one seed"))
+    claims.append(Claim("average, twice the tokens", setting, TWICE_THE_TOKENS, twice, command, seeds="1"))
     shorter = Gap(surgery["turkish"]["kinds"]["unigram"]["languages"]["stsb_tr"]["saved"]["length"])
     what, setting = "Turkish texts shorter by, %", "MiniLM's English tokens → 8,000 new tokens; STSb-TR"
-    claims.append(Claim(what, setting, None, shorter, "python -m experiments.surgery turkish", SHARE, "counted"))
+    claims.append(Claim(what, setting, None, shorter, "python -m experiments.surgery turkish", SHARE, ""))
     return claims
 
 
@@ -215,7 +213,7 @@ def emo_claims(read: Read) -> list[Claim]:
     claims = against_labels(read, "emo", PAPER, SCITAIL)
     here = gap(values(every, "banking77", "emo"), values(every, "banking77", "task"))
     command = f"{CROSS} -- task.labels=null"
-    claims.insert(1, Claim("Banking77, less labels alone", every_label, over_labels, here, command, note="two seeds"))
+    claims.insert(1, Claim("Banking77, less labels alone", every_label, over_labels, here, command, seeds="2"))
     for part, printed, without in (("OTIS", SCITAIL_OTIS, "emo-ira"), ("IRA", SCITAIL_IRA, "emo-otis")):
         here = larger_gap(report, "mrpc", "emo", without)
         claims.append(Claim(f"pairs, with {part} less without", f"{E5}; MRPC for SciTail", printed, here, LARGER))
@@ -268,7 +266,7 @@ def against_labels(read: Read, method: str, paper: Mapping[str, Mapping[str, flo
     rows, pairs, tasks = read("shootout_cross_tokenizer")["rows"], read("larger_teacher"), read("larger_teacher_tasks")
     banking, stsb = (paper[task][method] - paper[task]["task"] for task in ("banking77", "stsb-separate"))
     small = {task: gap(values(rows, task, method), values(rows, task, "task")) for task in paper}
-    note = "two seeds, by row"
+    number = "2, by row"
     larger = {
         task: larger_gap(report, task, method, "task")
         for report, task in ((tasks, "banking77-2000"), (tasks, "stsb"), (pairs, "mrpc"))
@@ -276,7 +274,7 @@ def against_labels(read: Read, method: str, paper: Mapping[str, Mapping[str, flo
     labels, e5 = "less labels alone", f"{E5}; 2,000 labels, equal steps"
     return [
         Claim(f"Banking77, {labels}", FEW, banking, small["banking77"], CROSS),
-        Claim(f"Banking77, {labels}", e5, banking, larger["banking77-2000"], LARGER, note=note),
+        Claim(f"Banking77, {labels}", e5, banking, larger["banking77-2000"], LARGER, seeds=number),
         Claim(f"STS-B, {labels}", f"{SMALL}; equal steps", stsb, small["stsb-separate"], CROSS),
         Claim(f"STS-B, {labels}", f"{E5}; equal steps", stsb, larger["stsb"], LARGER),
         Claim(f"pairs, {labels}", f"{E5}; MRPC for SciTail", scitail, larger["mrpc"], LARGER),
@@ -304,15 +302,15 @@ def talas_claims(read: Read) -> list[Claim]:
             found = by_name(read(f"shootout_sentence_level{name}")["rows"])
             if theirs in found:
                 here = gap(by_seed(found[ours]), by_seed(found[theirs]))
-                note = "one seed" if here.low is None else ""
-                claims.append(Claim(what, setting, with_it - without, here, SENTENCES, note=note))
+                number = "1" if here.low is None else "3"
+                claims.append(Claim(what, setting, with_it - without, here, SENTENCES, seeds=number))
     curves = {}
     for run in read("sharpness"):
         curves[run["name"]] = {point["epoch"]: point["lambda_max"] for point in run["points"]}
     ratio = Gap(curves["adamw"][3] / curves["asam"][3])
     setting, command = f"{pairs['_cut']}; after three passes, as there", "python -m experiments.sharpness"
     what, form = "largest eigenvalue, AdamW / ASAM", "{:.2f}"
-    return [*claims, Claim(what, setting, EIGENVALUES, ratio, command, form, "one seed")]
+    return [*claims, Claim(what, setting, EIGENVALUES, ratio, command, form, "1")]
 
 
 def larger_gap(report: Mapping[str, Any], task: str, ours: str, theirs: str) -> Gap:

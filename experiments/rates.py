@@ -116,7 +116,8 @@ def table(results: Mapping[str, Any]) -> str:
         ]
         for row in results["rows"]
     ]
-    return markdown_table(head, lines, columns="lrrrrrr")
+    about = "`redact`, batches of 32, one seed (`python -m experiments.rates WORKSPACE --teachers FOLDER --json FILE`)."
+    return f"{markdown_table(head, lines, columns='lrrrrrr')}\n\n{about}"
 
 
 if __name__ == "__main__":

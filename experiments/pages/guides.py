@@ -24,6 +24,7 @@ from experiments.levers import levers_table
 from experiments.mixed_index import table as mixed_table
 from experiments.new_texts import table as new_texts_table
 from experiments.pages.parts import Parts, read, rival, tables
+from experiments.rates import table as rates_table
 from experiments.real_teachers import TURKISH
 from experiments.real_teachers import table as teachers_table
 from experiments.score_table import score_table
@@ -48,6 +49,7 @@ def parts() -> Parts:
         "docs/guide.md": {
             "built_in_prompt": tables(("built_in_prompt", built_in_table)),
             "layer_choice": tables(("layer_choice", choice_table)),
+            "rates": tables(("rates", rates_table)),
         },
         "docs/reproduce.md": {"origins": tables(("held_out_origins", origins_table))},
         "docs/levers.md": {"levers": tables(("levers", levers_table))},

@@ -27,6 +27,7 @@ from experiments.pages.costs import (
     transport_line,
 )
 from experiments.pages.parts import ENGLISH, STAR, Parts, main_students, read, rival, surgery_part, tables
+from experiments.paper_teacher import table as paper_teacher_table
 from experiments.real_teachers import STARTS, contrast_line, surgery_table
 from experiments.real_teachers import table as teachers_table
 from experiments.result_students import distances_table
@@ -59,6 +60,7 @@ def parts() -> Parts:
         },
         "docs/papers/surgery.md": {
             "prompts": tables(("teacher_prompts", prompts_table)),
+            "paper_teacher": tables(("paper_teacher", paper_teacher_table)),
             "larger": tables(("real_teachers_turkish", surgery_table)),
             "sizes": surgery_part("sizes", sizes_summary),
             "all_sizes": surgery_part("sizes", sizes_table),

@@ -200,6 +200,17 @@ def test_the_rate_follows_from_the_start(tiny_recipe, tmp_path):
     assert rates["apart"] == suitable_rate(None)
 
 
+def test_the_rate_of_a_deep_student_is_lower(tiny_recipe, tiny_model, tmp_path):
+    """Rates that suit six layers lead deeper students away from a start near their teacher (results/rates.json)."""
+    rates = {}
+    for layers in (6, 12):
+        config = {"model_type": "bert", "num_hidden_layers": layers, "num_attention_heads": 4, "hidden_size": 32}
+        student = {"config": config, "tokenizer": str(tiny_model)}
+        recipe = tiny_recipe(student=student, train__learning_rate=None, train__max_steps=2)
+        rates[layers] = run(recipe, tmp_path / str(layers)).record.training.learning_rate
+    assert rates[12] == pytest.approx(rates[6] / 4, rel=0.2)  # they begin at other distances
+
+
 def test_validations_cost_a_twentieth_of_training():
     steps = validation_steps(total_steps=3000, validation_rows=1500, rows_a_step=32)
     regular = [step for step in sorted(steps) if step >= 313]

@@ -39,7 +39,7 @@ from distilvec.train.length import Pace, read_steps, steps_within, write_steps
 from distilvec.train.metrics import Callback, ShippedNumbers, shipped_numbers
 from distilvec.train.sharding import whole_model
 from distilvec.train.stages import Stage, stage_progress, take_over
-from distilvec.train.start import BEHIND_LAYER_RATE, HIGHEST_RATE, Standing
+from distilvec.train.start import BEHIND_LAYER_RATE, HIGHEST_RATE, Standing, suitable_rate
 from distilvec.train.trainer import Trainer, TrainingHooks, steps_between
 from distilvec.train.validation import padded_tokens, validate_student
 
@@ -93,6 +93,7 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
     `callbacks` get the steps of every stage, counted from 0.
     """
     highest_rate = BEHIND_LAYER_RATE if has_new_layer(job) else HIGHEST_RATE
+    rate_of = partial(suitable_rate, highest=highest_rate, layers=job.student.layers)
     encoder: Encoder | None = prepared.student
     finished: list[Progress] = []
     judgement = None
@@ -117,7 +118,7 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
             settings = with_measured_steps(stage, encoder, objective, data, job.fingerprint)
         ends_early = stage.automatic is not None
         hooks = TrainingHooks(
-            callbacks=callbacks, highest_rate=highest_rate, ends_early=ends_early, another_follows=not stage.last
+            callbacks=callbacks, rate_of=rate_of, ends_early=ends_early, another_follows=not stage.last
         )
         if stage.last:
             hooks = replace(hooks, save=partial(save, job, encoder, objective))

@@ -42,7 +42,6 @@ from distilvec.train.prefetch import MicroBatch, load_micro_batch, prefetched
 from distilvec.train.signals import stop_on_signals
 from distilvec.train.start import (
     BEHIND,
-    HIGHEST_RATE,
     RETURNS,
     SAME_VECTORS,
     SHARE_OF_A_RETURN,
@@ -73,7 +72,7 @@ class TrainingHooks:
     save: Callable[[str], None] = lambda name: None
     callbacks: Sequence[Callback] = ()  # with the step and the metrics of every logged line
     validate: Validate = validate_student
-    highest_rate: float = HIGHEST_RATE  # of a recipe without a learning rate
+    rate_of: Callable[[float | None], float] = suitable_rate  # by the cosine, of a recipe without a learning rate
     ends_early: bool = False  # where validation is flat, if the distance to the teacher is measured
     another_follows: bool = False  # a further stage begins from the last weights
     title: str = "training"  # of the progress
@@ -320,7 +319,7 @@ class Trainer:
         metrics = self._validate()
         rate = self.train.learning_rate
         if rate is None:
-            rate = suitable_rate(metrics.get("cosine"), self.hooks.highest_rate)
+            rate = self.hooks.rate_of(metrics.get("cosine"))
             if self.total_steps:
                 log(f"learning rate: {rate:.1e}, for a student that begins {self._start_text(metrics)}")
         self._set_schedule(rate)

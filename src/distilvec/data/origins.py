@@ -202,12 +202,13 @@ def find_origins(folder: Path, keys: Hashes, progress: Progress = lambda stage, 
     joined = np.arange(texts)
     joined[origins] = origins[np.unique(groups, return_index=True)[1]][groups]
     numbers = joined[numbers]
+    del joined
 
     is_common = np.zeros(texts, dtype=np.bool_)
     is_common[run_rows[is_common_run]] = True
     is_common[run_rows[~is_common_run]] = False
     numbers[is_common] = texts + np.arange(int(is_common.sum()))
-    return Origins(_by_appearance(numbers, 2 * texts), is_common)
+    return Origins(_by_appearance(numbers), is_common)
 
 
 def _first_of_equal(values: Hashes) -> Rows:
@@ -225,17 +226,23 @@ def _first_of_equal(values: Hashes) -> Rows:
 def _is_repeated(values: Hashes, times: int = 1) -> Mask:
     """Which of the values are there more than so many times, bool [values]."""
     ordered = np.sort(values)
-    repeated = ordered[times:][ordered[times:] == ordered[:-times]]
-    return np.isin(values, np.unique(repeated))
+    repeated = np.unique(ordered[times:][ordered[times:] == ordered[:-times]])
+    is_repeated = np.zeros(len(values), dtype=np.bool_)
+    for start in range(0, len(values) if len(repeated) else 0, corpus_files.CHUNK):
+        some = values[start : start + corpus_files.CHUNK]
+        places = np.minimum(np.searchsorted(repeated, some), len(repeated) - 1)
+        is_repeated[start : start + len(some)] = repeated[places] == some
+    return is_repeated
 
 
-def _by_appearance(numbers: Rows, end: int) -> Rows:
-    """The numbers, all below `end`, as 0, 1, 2 ... in the order in which they appear, int64."""
-    places = np.arange(len(numbers))
-    first = np.empty(end, dtype=np.int64)
-    first[numbers[::-1]] = places[::-1]  # backwards: the first of equal numbers is written last
+def _by_appearance(numbers: Rows) -> Rows:
+    """The numbers as 0, 1, 2 ... in the order in which they appear, int64."""
+    first = np.empty(int(numbers.max(initial=-1)) + 1, dtype=np.int64)
+    first[numbers[::-1]] = np.arange(len(numbers))[::-1]  # backwards: the first of equal numbers is written last
     firsts = first[numbers]
-    return (np.cumsum(firsts == places) - 1)[firsts]
+    del first  # a number for each text of a billion
+    ranks = np.cumsum(firsts == np.arange(len(firsts)))
+    return ranks[firsts] - 1
 
 
 def _drop_neighbours(is_evidence: Mask, common: Rows, run_rows: Rows, run_words: Rows) -> None:

@@ -47,6 +47,7 @@ CASES = {
     "e5": Case("e5", "turkish", {"language": "tr", "size": "20M"}, 4000, 120),
     "mpnet": Case("mpnet", "english", {"size": "70M"}, 4000, 120),
     "gemma": Case("gemma", "turkish", {"language": "tr", "size": "115M"}, 1500, 40),
+    "mpnet, three layers": Case("mpnet", "english", {"layers": 3}, 4000, 120),
     "minilm": Case("minilm", "english", {"size": "12M"}, 4000, 120),
 }
 

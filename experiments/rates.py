@@ -81,9 +81,11 @@ def measured(case: Case, teachers: Path, folder: Path, share: float) -> dict[str
         file.write_text("\n".join(" ".join(text.split()) for text in texts), encoding="utf-8")
     teacher = str(teachers / case.teacher)
     parts: dict[str, Any] = {"evaluation.parts": []}
-    fitted = distilvec.distill(teacher, file, out=folder / "fitted", epochs=0, overrides=parts, **case.options)
-    assert fitted is not None and fitted.record.student is not None
-    distance = fitted.validation["distance"]
+    begun = distilvec.distill(
+        teacher, file, out=folder / "begun", overrides={"train.max_steps": 1, **parts}, **case.options
+    )
+    assert begun is not None and begun.record.student is not None
+    distance = begun.validation["untrained_distance"]
     assert distance is not None
     rate = share * RATE_PER_DISTANCE * distance
     settings = {"train.learning_rate": rate, "train.max_steps": case.steps, **parts}
@@ -94,9 +96,9 @@ def measured(case: Case, teachers: Path, folder: Path, share: float) -> dict[str
     return {
         "rate": rate,
         "steps": validated[-1]["step"],
-        "layers": fitted.record.student.layers,
-        "width": fitted.record.student.hidden_width,
-        "parameters": fitted.record.student.parameters,
+        "layers": begun.record.student.layers,
+        "width": begun.record.student.hidden_width,
+        "parameters": begun.record.student.parameters,
         "distance": [validated[0]["eval/distance"], validated[-1]["eval/distance"]],
         "overlap": [line["eval/overlap_of_validation_texts"] for line in (validated[0], validated[-1])],
     }

@@ -200,15 +200,18 @@ def test_the_rate_follows_from_the_start(tiny_recipe, tmp_path):
     assert rates["apart"] == suitable_rate(None)
 
 
-def test_the_rate_of_a_deep_student_is_lower(tiny_recipe, tiny_model, tmp_path):
-    """Rates that suit six layers lead deeper students away from a start near their teacher (results/rates.json)."""
+def test_deep_and_wide_students_get_a_lower_rate(tiny_recipe, tiny_model, tmp_path):
+    """Rates that suit all-MiniLM-L6-v2's layers lead other students away from a start near their teacher
+    (results/rates.json). Here all begin far away, so that they differ in their shape alone.
+    """
     rates = {}
-    for layers in (6, 12):
-        config = {"model_type": "bert", "num_hidden_layers": layers, "num_attention_heads": 4, "hidden_size": 32}
-        student = {"config": config, "tokenizer": str(tiny_model)}
+    for layers, width in ((6, 32), (12, 32), (1, 768)):
+        config = {"model_type": "bert", "num_hidden_layers": layers, "num_attention_heads": 4, "hidden_size": width}
+        student = {"config": config, "tokenizer": str(tiny_model), "dense": "always", "start": "random"}
         recipe = tiny_recipe(student=student, train__learning_rate=None, train__max_steps=2)
         rates[layers] = run(recipe, tmp_path / str(layers)).record.training.learning_rate
     assert rates[12] == pytest.approx(rates[6] / 4, rel=0.2)  # they begin at other distances
+    assert rates[1] == pytest.approx(rates[6] / 2, rel=0.2)
 
 
 def test_validations_cost_a_twentieth_of_training():

@@ -93,7 +93,8 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
     `callbacks` get the steps of every stage, counted from 0.
     """
     highest_rate = BEHIND_LAYER_RATE if has_new_layer(job) else HIGHEST_RATE
-    rate_of = partial(suitable_rate, highest=highest_rate, layers=job.student.layers)
+    shape = {"layers": job.student.layers, "width": job.student.hidden_size}
+    rate_of = partial(suitable_rate, highest=highest_rate, **shape)
     encoder: Encoder | None = prepared.student
     finished: list[Progress] = []
     judgement = None

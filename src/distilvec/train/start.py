@@ -23,7 +23,7 @@ LOWEST_RATE, HIGHEST_RATE = 1e-5, 1e-3
 # A model of another family behind a new linear layer starts far away, at 0.77 from mpnet (results/linear_layer.json).
 BEHIND_LAYER_RATE = 3e-4
 RATE_PER_DISTANCE = 2e-3
-SHALLOW = 6  # layers up to which this holds: of all-MiniLM-L6-v2, on whose layers it was measured
+SHALLOW, NARROW = 6, 384  # layers and their width up to which this holds, on which it was measured: all-MiniLM-L6-v2's
 CLOSEST_VALIDATIONS = 200  # steps between two; shorter trainings are validated after their epochs alone
 VALIDATION_SHARE = 0.05  # of the training time that validations between epochs may take
 BACKWARD = 3  # a training step costs about three forward passes, a validation one
@@ -36,18 +36,19 @@ RETURNS = 2
 STEPS_OF_A_RETURN, SHARE_OF_A_RETURN = CLOSEST_VALIDATIONS // 4, 0.1  # of all steps, in a short training
 
 
-def suitable_rate(cosine: float | None, highest: float = HIGHEST_RATE, layers: int = SHALLOW) -> float:
+def suitable_rate(
+    cosine: float | None, highest: float = HIGHEST_RATE, layers: int = SHALLOW, width: int = NARROW
+) -> float:
     """Return the learning rate for a student whose mean cosine to the teacher is `cosine` before training.
 
     None is a student without such a cosine. Rates are proportional to the distance that the cosine stands for, up to
-    `highest`, and smaller in a deep student: to the same vectors lead more products (results/rates.json). The lowest
-    one is LOWEST_RATE.
+    `highest`, and smaller in a student of many or wide layers (results/rates.json). The lowest one is LOWEST_RATE.
     """
     if cosine is None:
         return UNKNOWN_RATE
     distance = math.sqrt(max(0.0, 2 - 2 * cosine))
-    share_of_depth = min(1.0, SHALLOW / max(layers, 1)) ** 2
-    return max(LOWEST_RATE, share_of_depth * min(highest, RATE_PER_DISTANCE * distance))
+    share = min(1.0, SHALLOW / max(layers, 1)) ** 2 * min(1.0, NARROW / width)
+    return max(LOWEST_RATE, share * min(highest, RATE_PER_DISTANCE * distance))
 
 
 def validation_interval(validation_rows: int, rows_a_step: float) -> int:

@@ -191,7 +191,8 @@ def scale_table(found: Mapping[str, Any]) -> str:
         rows.append([f"{size['rows']:,}", *seconds, *megabytes])
     bases = [stage["base_mb"] for size in found["sizes"].values() for stage in size["stages"].values()]
     table = markdown_table(head, rows, columns="r" * len(head))
-    return f"{table}\n\nMemory is the process's own; {min(bases):,.0f} to {max(bases):,.0f} MB of it are the libraries."
+    about = f"Memory is the process's own; {max(bases):,.0f} MB of it are the libraries. Each stage is a process."
+    return f"{table}\n\n{about}"
 
 
 def queue_table(found: Mapping[str, Any]) -> str:

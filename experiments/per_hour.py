@@ -4,7 +4,7 @@
 
 Runs recipes/sweeps/per_hour.yaml in one thread; a killed command goes on where it stopped. The minutes are the
 processor's: of the training with its validation, and of the teacher's pass over the texts, at the rate that was
-measured on those of the first run. `python -m experiments.readme` writes the table into docs/papers/redact.md.
+measured on 1,000 of them. The table is printed at the end.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import math
 import re
 from pathlib import Path
 
+import architectures
 import numpy as np
 import pytest
 import torch
@@ -20,7 +21,7 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.start import read_start
 from distilvec.train.metrics import Metric, read_metrics
-from distilvec.train.start import Standing, suitable_rate, validation_steps
+from distilvec.train.start import BEHIND_LAYER_RATE, Standing, suitable_rate, validation_steps
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 WHOLE = {"student__layers": None}  # the teacher itself: a perfect start
@@ -212,6 +213,24 @@ def test_deep_and_wide_students_get_a_lower_rate(tiny_recipe, tiny_model, tmp_pa
         rates[layers] = run(recipe, tmp_path / str(layers)).record.training.learning_rate
     assert rates[12] == pytest.approx(rates[6] / 4, rel=0.2)  # they begin at other distances
     assert rates[1] == pytest.approx(rates[6] / 2, rel=0.2)
+
+
+def test_depth_and_width_count_where_all_layers_are_trained(tiny_recipe, tmp_path):
+    """Not in adapters, in the layer behind the pooling alone, or in a static student's table."""
+    model = str(architectures.bert(tmp_path / "wide", num_hidden_layers=12, hidden_size=768))
+    whole = {"model": model, "dense": "always", "start": "random"}
+    parts = {
+        "whole": {"student": whole},
+        "adapters": {"student": {**whole, "lora": {"r": 2}}},
+        "layer": {"student": whole, "train__trainable": ["encoder.model.2"]},
+        "table": {"student": {**whole, "layers": 0}},
+    }
+    rates = {}
+    for name, changes in parts.items():
+        result = run(tiny_recipe(train__learning_rate=None, train__max_steps=1, **changes), tmp_path / name)
+        rates[name] = result.record.training.learning_rate
+    assert rates["whole"] == pytest.approx(BEHIND_LAYER_RATE / 8)
+    assert rates["adapters"] == rates["layer"] == rates["table"] == pytest.approx(BEHIND_LAYER_RATE)
 
 
 def test_validations_cost_a_twentieth_of_training():

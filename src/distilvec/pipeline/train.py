@@ -87,14 +87,24 @@ def finished_training(job: Job) -> Training | None:
     return _read_training(job, [read_progress(stage) for stage in content["stages"]], judgement)
 
 
+def _rate_of(job: Job, stage: Stage) -> Callable[[float | None], float]:
+    """Return the learning rate by the cosine at the start, for a stage without a stated one.
+
+    The number and the width of layers count where all of them are trained: not in a table alone, in adapters, or in the
+    parts that `train.trainable` names.
+    """
+    rate_of = partial(suitable_rate, highest=BEHIND_LAYER_RATE if has_new_layer(job) else HIGHEST_RATE)
+    trains_layers = job.student.layers and job.recipe.student.lora is None and stage.recipe.train.trainable is None
+    if not trains_layers:
+        return rate_of
+    return partial(rate_of, layers=job.student.layers, width=job.student.hidden_size)
+
+
 def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> Training:
     """Train every stage from its checkpoint on, and save the students of the last one.
 
     `callbacks` get the steps of every stage, counted from 0.
     """
-    highest_rate = BEHIND_LAYER_RATE if has_new_layer(job) else HIGHEST_RATE
-    shape = {"layers": job.student.layers, "width": job.student.hidden_size}
-    rate_of = partial(suitable_rate, highest=highest_rate, **shape)
     encoder: Encoder | None = prepared.student
     finished: list[Progress] = []
     judgement = None
@@ -119,7 +129,7 @@ def train(job: Job, prepared: Prepared, callbacks: Sequence[Callback] = ()) -> T
             settings = with_measured_steps(stage, encoder, objective, data, job.fingerprint)
         ends_early = stage.automatic is not None
         hooks = TrainingHooks(
-            callbacks=callbacks, rate_of=rate_of, ends_early=ends_early, another_follows=not stage.last
+            callbacks=callbacks, rate_of=_rate_of(job, stage), ends_early=ends_early, another_follows=not stage.last
         )
         if stage.last:
             hooks = replace(hooks, save=partial(save, job, encoder, objective))

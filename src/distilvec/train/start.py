@@ -42,7 +42,7 @@ def suitable_rate(
     """Return the learning rate for a student whose mean cosine to the teacher is `cosine` before training.
 
     None is a student without such a cosine. Rates are proportional to the distance that the cosine stands for, up to
-    `highest`, and smaller in a student of many or wide layers (results/rates.json). The lowest one is LOWEST_RATE.
+    `highest`, and smaller where many or wide `layers` are trained (results/rates.json). The lowest one is LOWEST_RATE.
     """
     if cosine is None:
         return UNKNOWN_RATE

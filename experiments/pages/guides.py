@@ -10,6 +10,7 @@ from benchmarks.exports import exports_table
 from benchmarks.int8 import int8_table as forms_table
 from benchmarks.layer_choice import choice_table
 from benchmarks.markdown import markdown_table
+from benchmarks.ray_hosts import hosts_sentence
 from benchmarks.reading import reading_table
 from benchmarks.teacher_families import families_table
 from experiments.black_box import table as ways_table
@@ -73,6 +74,7 @@ def parts() -> Parts:
         "docs/cluster.md": {
             "scale": tables(("scale", scale_table)),
             "queue": tables(("shard_queue", queue_table)),
+            "hosts": tables(("ray_hosts", hosts_sentence)),
         },
         "docs/switch.md": {
             "switch": tables(("switch", switch_tables)),

@@ -55,6 +55,10 @@ def faster_table() -> str:
             rows.append(
                 beside(f"{name}, a whole command, seconds of the processor", values[0], values[1], "before_after")
             )
+    if totals := read("totals"):
+        for name, part in totals["rows"].items():
+            values = [part[when]["total"] for when in ("before", "after")]
+            rows.append(beside(f"{name} → 5M, from the command to the page, seconds", values[0], values[1], "totals"))
     if choices := read("layer_choice"):
         for name, part in choices["rows"].items():
             values = [part[way]["processor_seconds"] for way in ("alone", "glance")]

@@ -89,7 +89,7 @@ class RayWorkers:
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise DistilvecError(
                 f"cannot connect to {options.address}: {first_line(error)}.",
-                "Start the cluster (ray start --head), or take --ray local.",
+                "Start the cluster (ray start --head), or take --ray local. RAY_AUTH_MODE=token if it wants a token.",
                 key="--ray",
             ) from error
         kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES)(Worker)

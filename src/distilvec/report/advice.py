@@ -27,6 +27,7 @@ LOWER = 1.0  # points that a teacher may be below its student
 FAR_BELOW = 10.0  # points that a student is below its teacher on labels, from which a larger one is worth its size
 STILL = 0.005  # share by which the last validation was better than the one before; set for the distance
 NEARER = 0.04  # share by which texts that were trained on are nearer to the teacher than new ones
+EQUAL = 0.95  # overlap@10 from which an untrained student is its teacher for the texts whose tokens it kept
 KEPT = 99.0  # percent of the student's own score that a smaller vector keeps
 RIDGE = "start the new linear layer from a regression on the teacher's vectors (student.start=ridge)"
 
@@ -252,13 +253,13 @@ def _best_step(metrics: Mapping[int, Metric]) -> int:
 
 def overfits(report: Report) -> str:
     """The student has a higher overlap@10 for texts that it was trained on, or whose words it kept, than for others."""
-    judgement, training = _judgement(report), _training_record(report)
+    judgement = _judgement(report)
     if judgement is None or judgement.trained is None:
         return ""
     seen, new = _first_share(judgement.trained), _first_share(judgement.student)
     if seen is None or new is None or seen.low <= new.high:
         return ""
-    if training.steps == 0 and not training.fitted:
+    if needs_words(report):
         return (
             f"More texts keep more words: overlap@10 is {seen.mean:.2f} for these texts, {new.mean:.2f} for new ones."
         )
@@ -271,6 +272,17 @@ def overfits(report: Report) -> str:
         f"More texts would help: overlap@10 is {seen.mean:.2f} for trained texts, {new.mean:.2f} for new texts. Add "
         "distinct texts, or cut long texts into pieces (corpus.sources: pieces)."
     )
+
+
+def needs_words(report: Report) -> bool:
+    """Whether the untrained student equals the teacher on the texts whose tokens it kept, and is the one that ships."""
+    judgement, training = _judgement(report), _training_record(report)
+    if judgement is None or judgement.trained is None or training.fitted:
+        return False
+    seen, new = _first_share(judgement.trained), _first_share(judgement.student)
+    if seen is None or new is None or seen.low <= new.high:
+        return False
+    return training.steps == 0 or (training.brought_nothing and seen.mean >= EQUAL)
 
 
 def more_texts(report: Report) -> str:

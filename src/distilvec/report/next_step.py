@@ -14,7 +14,7 @@ from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.overlap import Judgement
-from distilvec.report.advice import still_improves
+from distilvec.report.advice import needs_words, still_improves
 from distilvec.report.record import RunRecord, StudentRecord, TrainingRecord
 from distilvec.report.tables import lookup
 from distilvec.report.values import Report
@@ -47,10 +47,10 @@ def next_step(report: Report) -> NextStep:
     """Return the first way on that is open to this run.
 
     A student that was fitted is trained; a training that brought nothing is tried again, at its usual length, else at a
-    lower rate; a start that fits its index gives way to a smaller student; a student that does not fit its index gets
-    more training, rows or parameters, as far as there are any, else gives way to another one, or its page is read. All
-    others become a smaller and faster file. A static one is fast as it is, and is served; a file of one of pairs has no
-    labels, so its mistakes are read.
+    lower rate, unless it needs other texts; a start that fits its index gives way to a smaller student; a student that
+    does not fit its index gets more training, rows or parameters, as far as there are any, else gives way to another
+    one, or its page is read. All others become a smaller and faster file. A static one is fast as it is, and is served;
+    a file of one of pairs has no labels, so its mistakes are read.
     """
     recipe = read_recipe(report)
     record = report.record or RunRecord()
@@ -63,7 +63,8 @@ def next_step(report: Report) -> NextStep:
     if training.brought_nothing and fits and not _is_part(recipe):
         why = "The untrained model fits the index, as if it had made it: try a smaller one."
         return NextStep(why, _command("distill", *index_words(lookup(recipe, "teacher")), "--size", SMALLER))
-    if training.brought_nothing and not fits and training.learning_rate and not lookup(recipe, "stages"):
+    can_learn = training.learning_rate and not lookup(recipe, "stages") and not needs_words(report)
+    if training.brought_nothing and not fits and can_learn:
         longer = _longer(run, recipe, training) if lookup(recipe, "train.learning_rate") is None else None
         rate = f"train.learning_rate={SLOWER * training.learning_rate:.1e}"
         return longer or NextStep("", _again(run, "slower", rate))

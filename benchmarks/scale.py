@@ -1,6 +1,6 @@
 """Millions of short texts through corpus, duplicates, tokens and a vectors teacher: seconds, memory, disk.
 
-    python -m benchmarks.scale --json FILE [--rows 1000000 10000000]
+    python -m benchmarks.scale --json FILE [--rows 1000000 10000000] [--stages corpus vectors]
 
 Each stage of a size runs in a process of its own. Of the texts 10 % are duplicates; a text has 8 words and a number.
 The teacher is a table of vectors of 16 dimensions, since the time of a model is linear anyway. Memory is the peak of
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--folder", type=Path, help="where the files are written; a temporary folder by default")
+    parser.add_argument("--stages", nargs="+", choices=list(STAGES), default=list(STAGES))
     parser.add_argument("--stage", choices=list(STAGES), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.stage:
@@ -47,7 +48,7 @@ def main() -> None:
     result = earlier_results(arguments.json, {})
     found = {}
     for rows in arguments.rows:
-        found[rows] = measure(rows, arguments.folder)
+        found[rows] = measure(rows, arguments.stages, arguments.folder)
         print(rows, found[rows], flush=True)
         write_json(arguments.json, result | {"sizes": found, "slopes": slopes(found)})
     print(json.dumps(slopes(found), indent=1))
@@ -70,7 +71,7 @@ def slopes(found: dict[int, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def measure(rows: int, parent: Path | None) -> dict[str, Any]:
+def measure(rows: int, names: Sequence[str], parent: Path | None) -> dict[str, Any]:
     """Seconds, peak memory and disk of every stage, each in a process of its own."""
     from distilvec.data.corpus import Corpus
 
@@ -79,11 +80,11 @@ def measure(rows: int, parent: Path | None) -> dict[str, Any]:
         texts, table = write_inputs(rows, folder)
         tiny_teacher(folder)
         stages = {}
-        for stage in STAGES:
+        for stage in names:
             line = [sys.executable, "-m", "benchmarks.scale", "--json", "-", "--stage", stage, "--folder", name]
             done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
             stages[stage] = json.loads(done.stdout.splitlines()[-1])
-        sizes = {stage: round(megabytes(folder / stage), 1) for stage in STAGES}
+        sizes = {stage: round(megabytes(folder / stage), 1) for stage in names}
         return {
             "rows": rows,
             "kept": len(Corpus(folder / "corpus")),

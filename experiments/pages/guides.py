@@ -180,16 +180,18 @@ def peer_line(found: Mapping[str, Any]) -> str:
 
 def scale_table(found: Mapping[str, Any]) -> str:
     """Seconds, memory and disk of every stage, one line per size."""
-    head = [
-        "texts", "corpus, duplicates", "tokens", "vectors of 16 dimensions", "most memory", "disk", "while it is built",
-    ]  # fmt: skip
+    head = ["texts", "corpus, duplicates", "tokens", "vectors of 16 dimensions"]
+    head += ["memory, corpus", "memory, vectors", "disk", "while it is built"]
     rows = []
     for size in found["sizes"].values():
-        seconds = [f"{size['stages'][name]['seconds']:,.0f} s" for name in ("corpus", "tokens", "vectors")]
-        memory = max(stage["peak_mb"] for stage in size["stages"].values())
+        stages = size["stages"]
+        seconds = [
+            f"{stages[name]['seconds']:,.0f} s" if name in stages else "" for name in ("corpus", "tokens", "vectors")
+        ]
+        memory = [stages[name]["peak_mb"] for name in ("corpus", "vectors")]
         kept = sum(size["disk_mb"].values())
         built = kept - size["disk_mb"]["corpus"] + size["peak_disk_mb"]
-        megabytes = [f"{figure:,.0f} MB" for figure in (memory, kept, built)]
+        megabytes = [f"{figure:,.0f} MB" for figure in (*memory, kept, built)]
         rows.append([f"{size['rows']:,}", *seconds, *megabytes])
     bases = [stage["base_mb"] for size in found["sizes"].values() for stage in size["stages"].values()]
     table = markdown_table(head, rows, columns="r" * len(head))

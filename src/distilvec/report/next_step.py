@@ -63,8 +63,8 @@ def next_step(report: Report) -> NextStep:
     if training.brought_nothing and fits and not _is_part(recipe):
         why = "The untrained model fits the index, as if it had made it: try a smaller one."
         return NextStep(why, _command("distill", *index_words(lookup(recipe, "teacher")), "--size", SMALLER))
-    can_learn = training.learning_rate and not lookup(recipe, "stages") and not needs_words(report)
-    if training.brought_nothing and not fits and can_learn:
+    can_learn = not lookup(recipe, "stages") and not needs_words(report)
+    if training.brought_nothing and not fits and training.learning_rate and can_learn:
         longer = _longer(run, recipe, training) if lookup(recipe, "train.learning_rate") is None else None
         rate = f"train.learning_rate={SLOWER * training.learning_rate:.1e}"
         return longer or NextStep("", _again(run, "slower", rate))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from benchmarks.gpu import gpu_table
+from benchmarks.int8 import PEER
 from benchmarks.markdown import markdown_table
+from benchmarks.static_training import static_table
 from benchmarks.stopwatch import busy_note
 from experiments.pages.parts import Parts, read, rival, tables
 from experiments.quality_over_time import quality_table
 
+INT8_TIMES = {"all-MiniLM-L6-v2": 1.5, "a student of 5M, three layers": 1.35}  # times onnx-int8's speed, the targets
 KILLED = {"pushing": "pushing to an address", "table": "a table that changed in between"}  # parts of kills.json
 
 
@@ -22,6 +25,7 @@ def parts() -> Parts:
             "speed": speed(),
             "gpu": tables(("gpu", gpu_table)),
             "faster": faster_table(),
+            "static": tables(("static_training", static_table)),
             "quality": tables(("time_to_quality", partial(quality_table, untouched=rival()))),
         }
     }
@@ -47,41 +51,49 @@ def speed() -> str:
 
 
 def faster_table() -> str:
-    """What was made faster or smaller, before and after, in the unit of each row."""
+    """What was made faster or smaller, before and after, in the unit of each row; beside its target and its peer."""
     rows = []
     if commands := read("before_after"):
         for name, part in commands["rows"].items():
             values = [part[f"processor_seconds_{when}"] for when in ("before", "after")]
-            rows.append(
-                beside(f"{name}, a whole command, seconds of the processor", values[0], values[1], "before_after")
-            )
+            rows.append(beside(f"{name}, a whole command, seconds of the processor", values, "before_after"))
     if totals := read("totals"):
         for name, part in totals["rows"].items():
             values = [part[when]["total"] for when in ("before", "after")]
-            rows.append(beside(f"{name} → 5M, from the command to the page, seconds", values[0], values[1], "totals"))
+            what = f"{name} → 5M, from the command to the page, seconds"
+            rows.append(beside(what, values, "totals", target=0.65 * values[0]))
     if choices := read("layer_choice"):
         for name, part in choices["rows"].items():
             values = [part[way]["processor_seconds"] for way in ("alone", "glance")]
-            rows.append(
-                beside(f"choice of layers ({name}), seconds of the processor", values[0], values[1], "layer_choice")
-            )
+            rows.append(beside(f"choice of layers ({name}), seconds of the processor", values, "layer_choice"))
     if scale := read("scale"):
-        values = [scale["before"]["memory_bytes_a_row"]["vectors"], scale["slopes"]["memory_bytes_a_row"]["vectors"]]
-        rows.append(beside("memory of a text while a cache is filled, bytes", values[0], values[1], "scale"))
+        values = [scale[when]["memory_bytes_a_row"]["vectors"] for when in ("before", "slopes")]
+        rows.append(beside("memory of a text while a cache is filled, bytes", values, "scale", target=24))
     if int8 := read("int8"):
         for name, forms in int8["models"].items():
             values = [forms[form]["milliseconds"]["1x32"] for form in ("onnx-int8", "openvino-int8")]
-            rows.append(beside(f"int8 of {name}, a text of 32 tokens, milliseconds", values[0], values[1], "int8"))
+            what = f"int8 of {name}, a text of 32 tokens, milliseconds"
+            peer = forms[PEER]["milliseconds"]["1x32"] if PEER in forms else None
+            rows.append(beside(what, values, "int8", target=values[0] / INT8_TIMES[name], peer=peer))
     if step := read("bf16_step"):
         values = [step["milliseconds"][way] for way in ("autocast", "no casts")]
-        rows.append(beside("a bf16 step without casts (not built), milliseconds", values[0], values[1], "bf16_step"))
-    return markdown_table(["what", "before", "after", "after / before", "`python -m benchmarks.…`"], rows)
+        what = "a bf16 step without casts (not built), milliseconds"
+        rows.append(beside(what, values, "bf16_step", target=values[0] / 1.5))
+    head = ["what", "before", "after", "after / before", "target", "peer", "`python -m benchmarks.…`"]
+    return markdown_table(head, rows, columns="lrrrrrl")
 
 
-def beside(what: str, before: float, after: float, command: str) -> list[str]:
-    """A row of `faster_table`."""
-    digits = 1 if after < 100 else 0
-    return [what, f"{before:,.{digits}f}", f"{after:,.{digits}f}", f"{after / before:.2f}", f"`{command}`"]
+def beside(
+    what: str, values: Sequence[float], command: str, target: float | None = None, peer: float | None = None
+) -> list[str]:
+    """A row of `faster_table`: before and after."""
+    before, after = values
+    cells = ["" if value is None else rounded(value) for value in (before, after, target, peer)]
+    return [what, *cells[:2], f"{after / before:.2f}", *cells[2:], f"`{command}`"]
+
+
+def rounded(value: float) -> str:
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def is_of_equal_work(training: Mapping[str, Any]) -> bool:

@@ -186,7 +186,8 @@ def scale_table(found: Mapping[str, Any]) -> str:
     for size in found["sizes"].values():
         stages = size["stages"]
         seconds = [
-            f"{stages[name]['seconds']:,.0f} s" if name in stages else "" for name in ("corpus", "tokens", "vectors")
+            f"{stages[name]['processor_seconds']:,.0f} s" if name in stages else ""
+            for name in ("corpus", "tokens", "vectors")
         ]
         memory = [stages[name]["peak_mb"] for name in ("corpus", "vectors")]
         kept = sum(size["disk_mb"].values())
@@ -195,7 +196,7 @@ def scale_table(found: Mapping[str, Any]) -> str:
         rows.append([f"{size['rows']:,}", *seconds, *megabytes])
     bases = [stage["base_mb"] for size in found["sizes"].values() for stage in size["stages"].values()]
     table = markdown_table(head, rows, columns="r" * len(head))
-    about = f"Memory is the process's own; {max(bases):,.0f} MB of it are the libraries. Each stage is a process."
+    about = f"Seconds are of one processor, memory is the process's own; {max(bases):,.0f} MB of it are the libraries."
     return f"{table}\n\n{about}"
 
 

@@ -17,7 +17,7 @@ from distilvec.report.sections.compression import BITS, mean_rows, vectors
 from distilvec.report.sections.training import metric_values
 from distilvec.report.tables import number
 from distilvec.report.values import Report, Verdict
-from distilvec.report.verdicts import Reason, index_advice, index_reason
+from distilvec.report.verdicts import LOWER_RATE, Reason, index_advice, index_reason
 from distilvec.train.metrics import OVERLAP_BY_CHANCE, VALIDATION_OVERLAP, Metric, watched_metric
 
 FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the average
@@ -60,7 +60,10 @@ def reason(report: Report) -> Reason | Literal["brought nothing"] | None:
 
 def what_was_dropped(report: Report) -> str:
     """The student before training ships, or a stage was left out."""
-    return _training_record(report).shipped or ""
+    sentence = _training_record(report).shipped or ""
+    if needs_words(report):  # no rate and no length bring words that the student does not have
+        return sentence.partition(f" {LOWER_RATE}")[0]
+    return sentence
 
 
 def training_lowers(report: Report) -> str:
@@ -202,7 +205,7 @@ def teachers_documents(report: Report) -> str:
 def still_improves(report: Report) -> str:
     """The last validation was the best one, and clearly better than the one before."""
     metrics = _validations(report)
-    if len(metrics) < 4:
+    if len(metrics) < 4 or needs_words(report):
         return ""
     steps = list(metrics)[1:]
     before, last = metrics[steps[-2]], metrics[steps[-1]]
@@ -253,19 +256,18 @@ def _best_step(metrics: Mapping[int, Metric]) -> int:
 
 def overfits(report: Report) -> str:
     """The student has a higher overlap@10 for texts that it was trained on, or whose words it kept, than for others."""
-    judgement = _judgement(report)
-    if judgement is None or judgement.trained is None:
+    shares = _shares_apart(report)
+    if shares is None:
         return ""
-    seen, new = _first_share(judgement.trained), _first_share(judgement.student)
-    if seen is None or new is None or seen.low <= new.high:
-        return ""
+    seen, new = shares
     if needs_words(report):
         return (
             f"More texts keep more words: overlap@10 is {seen.mean:.2f} for these texts, {new.mean:.2f} for new ones."
         )
     if not _every_text_was_seen(report):
         return ""
-    before = None if judgement.start is None else _first_share(judgement.start)
+    judgement = _judgement(report)
+    before = None if judgement is None or judgement.start is None else _first_share(judgement.start)
     if before is not None and new.mean <= before.mean:
         return ""  # training changed nothing: a start is nearer to its texts where their tokens alone were kept
     return (
@@ -275,14 +277,22 @@ def overfits(report: Report) -> str:
 
 
 def needs_words(report: Report) -> bool:
-    """Whether the untrained student equals the teacher on the texts whose tokens it kept, and is the one that ships."""
-    judgement, training = _judgement(report), _training_record(report)
-    if judgement is None or judgement.trained is None or training.fitted:
+    """Whether the untrained student ships, and equals the teacher on its own texts alone, whose tokens it kept."""
+    shares, training = _shares_apart(report), _training_record(report)
+    if shares is None or training.fitted:
         return False
+    return training.steps == 0 or (training.brought_nothing and shares[0].mean >= EQUAL)
+
+
+def _shares_apart(report: Report) -> tuple[OverlapShare, OverlapShare] | None:
+    """Return overlap@10 of the texts of the training and of new ones, None where the first is not clearly higher."""
+    judgement = _judgement(report)
+    if judgement is None or judgement.trained is None:
+        return None
     seen, new = _first_share(judgement.trained), _first_share(judgement.student)
     if seen is None or new is None or seen.low <= new.high:
-        return False
-    return training.steps == 0 or (training.brought_nothing and seen.mean >= EQUAL)
+        return None
+    return seen, new
 
 
 def more_texts(report: Report) -> str:

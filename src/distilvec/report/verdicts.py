@@ -42,6 +42,7 @@ OVERLAP_MARKS = Marks(FITS, DOUBTFUL)  # "teacher-compatible" means the same on 
 # Of an existing model: why its vectors disagree with the stored ones (teachers/agreement.py), "chance", "far"; of a
 # training: "own space", "not learned", "too short"; of a student that was not trained: "own space", "fitted".
 Reason = Literal["fits", "in part", "own space", "chance", "far", "fitted", "not learned", "too short"] | Disagreement
+LOWER_RATE = "Lower train.learning_rate"  # begins the advice after what a dropped training did
 
 
 # -- a student ---------------------------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ def dropped_sentence(state: Progress, labelled: bool, stages: Sequence[StageReco
     if state.step == 0 and len(stages) == 1:
         return "Saved as it is: the student already equals the teacher on these texts."
     rate, steps = f"{state.learning_rate:.1e}", f"{state.step:,} steps"
-    lower = f"Lower train.learning_rate (it was {rate}), or train longer (it was {steps})."
+    lower = f"{LOWER_RATE} (it was {rate}), or train longer (it was {steps})."
     if len(dropped) < len(stages) or state.start is None:  # None: validation does not rank students of the last stage
         return f"The stage {' and '.join(dropped)} did not help and was dropped. Lower its train.learning_rate."
     start, last = state.start, state.last

@@ -93,8 +93,8 @@ def lay_cables(undo: ExitStack) -> None:
 
 def end_processes(host: str) -> None:
     """Kill every process of a host."""
-    found = subprocess.run(["ip", "netns", "pids", host], stdout=subprocess.PIPE, text=True, check=True)
-    for number in found.stdout.split():
+    pids = subprocess.run(["ip", "netns", "pids", host], stdout=subprocess.PIPE, text=True, check=True)
+    for number in pids.stdout.split():
         with suppress(ProcessLookupError):
             os.kill(int(number), 9)
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.scale --json FILE [--rows 1000000 10000000] [--stages corpus vectors]
 
-Each stage of a size runs in a process of its own. Of the texts 10 % are duplicates; a text has 8 words and a number.
-The teacher is a table of vectors of 16 dimensions, since the time of a model is linear anyway. Memory is the peak of
-the process's own (RssAnon, as in benchmarks.memory); `base_mb` is that before the stage does anything.
-Disk is what stays, and `peak_disk_mb` what is there at most while the corpus is built: its texts twice.
+A size that FILE has already stays. Each stage of a size runs in a process of its own. Of the texts 10 % are duplicates;
+a text has 8 words and a number. The teacher is a table of vectors of 16 dimensions, since the time of a model is linear
+anyway. Memory is the peak of the process's own (RssAnon, as in benchmarks.memory); `base_mb` is that before the stage
+does anything. Disk is what stays, and `peak_disk_mb` what is there at most while the corpus is built: its texts twice.
 """
 
 from __future__ import annotations
@@ -45,30 +45,29 @@ def main() -> None:
     if arguments.stage:
         print(json.dumps(measured_stage(arguments.stage, arguments.folder)))
         return
-    result = earlier_results(arguments.json, {})
-    found = {}
+    result = earlier_results(arguments.json, {"sizes": {}})
+    sizes = {int(rows): size for rows, size in result["sizes"].items()}
     for rows in arguments.rows:
-        found[rows] = measure(rows, arguments.stages, arguments.folder)
-        print(rows, found[rows], flush=True)
-        write_json(arguments.json, result | {"sizes": found, "slopes": slopes(found)})
-    print(json.dumps(slopes(found), indent=1))
+        sizes[rows] = measure(rows, arguments.stages, arguments.folder)
+        print(rows, sizes[rows], flush=True)
+        write_json(arguments.json, result | {"sizes": sizes, "slopes": slopes(sizes)})
+    print(json.dumps(slopes(sizes), indent=1))
 
 
-def slopes(found: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Growth between the first size and the last: of time (1 is linear), and bytes of memory for each further row."""
-    first, last = min(found), max(found)
-    if first == last:
-        return {}
-    parts = found[first]["stages"]
-    ratio = {
-        name: round(found[last]["stages"][name]["seconds"] / max(parts[name]["seconds"], 1e-9) / (last / first), 3)
-        for name in parts
-    }
-    grown = {name: found[last]["stages"][name]["peak_mb"] - parts[name]["peak_mb"] for name in parts}
-    return {
-        "seconds_a_row_ratio": ratio,
-        "memory_bytes_a_row": {name: round(value * 2**20 / (last - first), 1) for name, value in grown.items()},
-    }
+def slopes(sizes: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Growth of each stage between its first size and its last: of the processor's time (1 is linear), and bytes of
+    memory for each further row.
+    """
+    ratio, memory = {}, {}
+    for name in STAGES:
+        stages = {rows: size["stages"][name] for rows, size in sizes.items() if name in size["stages"]}
+        if len(stages) < 2:
+            continue
+        first, last = min(stages), max(stages)
+        seconds = [stages[rows]["processor_seconds"] / rows for rows in (first, last)]
+        ratio[name] = round(seconds[1] / seconds[0], 3)
+        memory[name] = round((stages[last]["peak_mb"] - stages[first]["peak_mb"]) * 2**20 / (last - first), 1)
+    return {"seconds_a_row_ratio": ratio, "memory_bytes_a_row": memory}
 
 
 def measure(rows: int, names: Sequence[str], parent: Path | None) -> dict[str, Any]:

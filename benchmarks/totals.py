@@ -4,9 +4,9 @@
     python -m benchmarks.totals /tmp/before . --teachers FOLDER --json FILE        about 40 minutes on two quiet cores
 
 mpnet → 5M on 10,000 English texts in three passes, and all-MiniLM-L6-v2 → 5M on 1,407 docstrings as the tutorial has
-it. Every command begins with an empty cache; the checkouts take turns. A phase is what the command prints as "2/5
-teacher". The students of both sides are compared on texts that neither has seen: the share of the teacher's ten
-nearest that is found among the teacher's vectors, paired by text.
+it; a row that FILE has already stays. Every command begins with an empty cache; the checkouts take turns. A phase is
+what the command prints as "2/5 teacher". The students of both sides are compared on texts that neither has seen: the
+share of the teacher's ten nearest that is found among the teacher's vectors, paired by text.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import numpy as np
 
 from benchmarks.before_after import commit
 from benchmarks.markdown import markdown_table
+from benchmarks.results import earlier_results
 from benchmarks.stopwatch import busy_note, machine, processor_time
 from distilvec.core.files import write_json
 from distilvec.core.model_name import ModelName
@@ -71,32 +72,37 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
-    load = os.getloadavg()[0]
     sides = {"before": arguments.before.resolve(), "after": arguments.after.resolve()}
-    rows = {}
+    commits = {side: commit(checkout) for side, checkout in sides.items()}
+    results = earlier_results(arguments.json, {"machine": machine(), "rows": {}})
+    rows = results["rows"]
     for name, job in jobs().items():
-        teacher = arguments.teachers.resolve() / job.teacher
-        seconds: dict[str, list[dict[str, float]]] = defaultdict(list)
-        found: dict[str, list[np.ndarray]] = defaultdict(list)
-        for number in range(arguments.rounds):
-            for side in sorted(sides, reverse=number % 2 == 1):
-                phases, shares = timed(sides[side], teacher, job)
-                seconds[side].append(phases)
-                found[side].append(shares)
-                print(f"{name}, round {number + 1}, {side}: {phases}", file=sys.stderr, flush=True)
-        change = np.mean(found["after"], axis=0) - np.mean(found["before"], axis=0)
-        rows[name] = {
-            **{side: medians(seconds[side]) for side in sides},
-            "overlap": {side: float(np.mean(found[side])) for side in sides},
-            "overlap_change": [float(number) for number in mean_interval(change, least=-1)],
-        }
-        commits = {side: commit(checkout) for side, checkout in sides.items()}
-        busy = busy_note(load)
-        write_json(
-            arguments.json, {"rows": rows, "rounds": arguments.rounds, "machine": machine(), "busy": busy, **commits}
-        )
+        if name not in rows:
+            rows[name] = {**measured(name, job, sides, arguments), **commits}
+            write_json(arguments.json, results)
     print(table(rows))
-    print(busy)
+
+
+def measured(name: str, job: Job, sides: Mapping[str, Path], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the seconds of both sides, and how much more of the teacher's nearest texts the student of after finds."""
+    teacher = arguments.teachers.resolve() / job.teacher
+    load = os.getloadavg()[0]
+    seconds: dict[str, list[dict[str, float]]] = defaultdict(list)
+    found: dict[str, list[np.ndarray]] = defaultdict(list)
+    for number in range(arguments.rounds):
+        for side in sorted(sides, reverse=number % 2 == 1):
+            phases, shares = timed(sides[side], teacher, job)
+            seconds[side].append(phases)
+            found[side].append(shares)
+            print(f"{name}, round {number + 1}, {side}: {phases}", file=sys.stderr, flush=True)
+    change = np.mean(found["after"], axis=0) - np.mean(found["before"], axis=0)
+    return {
+        "seconds": {side: medians(seconds[side]) for side in sides},
+        "overlap": {side: float(np.mean(found[side])) for side in sides},
+        "overlap_change": [float(number) for number in mean_interval(change, least=-1)],
+        "rounds": arguments.rounds,
+        "busy": busy_note(load),
+    }
 
 
 def timed(checkout: Path, teacher: Path, job: Job) -> tuple[dict[str, float], np.ndarray]:
@@ -147,7 +153,7 @@ def table(rows: Mapping[str, Any]) -> str:
     head.append("overlap@10, after less before")
     lines = []
     for name, row in rows.items():
-        before, after = row["before"], row["after"]
+        before, after = row["seconds"]["before"], row["seconds"]["after"]
         cells = [f"{before['total']:.0f}", f"{after['total']:.0f}", f"{after['total'] / before['total']:.2f}"]
         cells += [f"{side['around']:.0f} ({side['around'] / side['total']:.0%})" for side in (before, after)]
         lines.append([name, *cells, "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["overlap_change"])])

@@ -59,7 +59,7 @@ def faster_table() -> str:
             rows.append(beside(f"{name}, a whole command, seconds of the processor", values, "before_after"))
     if totals := read("totals"):
         for name, part in totals["rows"].items():
-            values = [part[when]["total"] for when in ("before", "after")]
+            values = [part["seconds"][when]["total"] for when in ("before", "after")]
             what = f"{name} → 5M, from the command to the page, seconds"
             rows.append(beside(what, values, "totals", target=0.65 * values[0]))
     if choices := read("layer_choice"):

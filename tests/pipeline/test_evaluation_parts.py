@@ -133,7 +133,7 @@ def test_all_models_are_on_the_device_of_the_training(tiny_recipe, suite, tmp_pa
 
     monkeypatch.setattr(SentenceTransformer, "to", to)
     monkeypatch.setattr(evaluation, "pick_device", lambda name: f"{name}:0")  # what a GPU would be to these tests
-    with evaluation._models(job, evaluation.stored_report(job)) as models:
+    with evaluation._models(job, evaluation.stored_report(job), None) as models:
         assert models.untrained is not None and models.projected is not None
         for embedder in (models.student, models.untrained, models.projected):
             assert moves[id(embedder.model)] == "cpu:0"

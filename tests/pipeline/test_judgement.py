@@ -15,8 +15,9 @@ from samples import make_texts
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.overlap import Judgement, overlap_by_query
+from distilvec.evaluation.text_distances import row_batches
 from distilvec.models.load import load
-from distilvec.pipeline import judgement
+from distilvec.pipeline import judgement, parts
 from distilvec.pipeline.judgement import CANDIDATES, LEAST, TOKENS, draw_rows
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -58,6 +59,29 @@ def test_a_run_without_a_suite_ends_with_a_judgement_and_a_page(tiny_recipe, tmp
     page, card = result.page.read_text(), (tmp_path / "run" / "student" / "README.md").read_text()
     first = overlap_sentence(found).partition(" among")[0]
     assert first[1:] in page.replace("&#39;", "'") and f"It {overlap_sentence(found)}. " in card
+
+
+def test_no_text_is_embedded_twice(tiny_recipe, tmp_path, no_pages, shared_cache, monkeypatch):
+    """Distances text by text are of the judgement's vectors; a later evaluation, without these, finds the same."""
+    embedded = []
+
+    def counted(corpus, rows, embedder):
+        embedded.append((embedder.name, len(rows)))
+        return row_batches(corpus, rows, embedder)
+
+    monkeypatch.setattr(judgement, "row_batches", counted)
+    recipe = tiny_recipe(train__max_steps=2, evaluation__parts=["texts"])
+    found = run(recipe, tmp_path / "run").report.texts
+    assert embedded == [("the student before training", 200), ("student", 200)]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(parts, "texts_part", lambda models: 1 / 0)
+        assert run(recipe, tmp_path / "later").report.texts is None
+    embedded.clear()
+    later = run(recipe, tmp_path / "later").report.texts
+    assert embedded == [("student", 32), ("student", 168)]
+    assert (later.mean, later.trained.mean) == pytest.approx((found.mean, found.trained.mean), abs=1e-5)
+    assert {text.text for text in later.worst} == {text.text for text in found.worst}
 
 
 def test_a_student_with_a_space_of_its_own_is_judged_alone(tiny_recipe, tmp_path, no_pages, shared_cache):

@@ -31,7 +31,7 @@ from distilvec.evaluation.suite import suite_fingerprint
 from distilvec.evaluation.tasks import Task, TaskFailure
 from distilvec.pipeline.caches import cached_vectors, open_cache
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.judgement import judge_run
+from distilvec.pipeline.judgement import RowVectors, judge_run
 from distilvec.pipeline.objectives import projected_student, trains_projection
 from distilvec.pipeline.parts import Models, SavedStudent, add_part
 from distilvec.pipeline.start import read_start
@@ -58,13 +58,14 @@ def evaluate(job: Job) -> Report:
     fails is not measured: its cause may be gone at the next evaluation, such as a network that was down.
     """
     report = stored_report(job)
+    embedded = None
     if OVERLAP not in report.measured:
-        _add_judgement(job, report)
+        embedded = _add_judgement(job, report)
         report.write(job.files)
     missing = [name for name in _steps(job) if name not in report.measured]
     if missing:
         release_memory()  # of the training
-        with _models(job, report) as models:
+        with _models(job, report, embedded) as models:
             for name in missing:
                 _add(job, models, report, name)
                 report.write(job.files)
@@ -126,7 +127,7 @@ def _steps(job: Job) -> list[str]:
 
 
 @contextmanager
-def _models(job: Job, report: Report) -> Iterator[Models]:
+def _models(job: Job, report: Report, embedded: RowVectors | None) -> Iterator[Models]:
     """Load the run's models onto the device of its training; the teacher's memory is freed at the end."""
     section, prompts = job.recipe.evaluation, job.student_prompts
     labeled = labelled_groups(job.examples, test_split(job.recipe, job.examples)) if job.examples is not None else []
@@ -164,6 +165,7 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             dict(report.scores),
             remote=teacher if is_table(teacher) or is_api(teacher) else None,
             cached=partial(cached_vectors, job),
+            embedded=embedded,
             dims=job.recipe.student.dims or (),
             trust_remote_code=job.recipe.student.trust_remote_code,
         )
@@ -185,17 +187,24 @@ def saved_students(job: Job) -> list[SavedStudent]:
     return saved
 
 
-def _add_judgement(job: Job, report: Report) -> None:
-    """Add the judgement by overlap@10, if there is one; one that fails is listed in the failures alone."""
+def _add_judgement(job: Job, report: Report) -> RowVectors | None:
+    """Add the judgement by overlap@10, if there is one; one that fails is listed in the failures alone.
+
+    Returns the student's vectors that it took.
+    """
     try:
-        report.overlap = judge_run(job)
+        judged = judge_run(job)
     except Exception as error:
         problem = user_error(error)
         if problem is None:
             raise
         report.failures.append(TaskFailure(OVERLAP, str(problem)))
-        return
+        return None
     report.measured.append(OVERLAP)
+    if judged is None:
+        return None
+    report.overlap = judged.judgement
+    return judged.embedded
 
 
 def _add(job: Job, models: Models, report: Report, name: str) -> None:

@@ -73,7 +73,33 @@ class JudgedRows:
         return np.split(vectors, np.cumsum([len(self.queries), len(self.trained)]))
 
 
-def judge_run(job: Job) -> Judgement | None:
+@dataclass(frozen=True)
+class RowVectors:
+    """Vectors of rows of the corpus: int64 [n], float32 [n, dim]."""
+
+    rows: Rows
+    vectors: Array
+
+    def of(self, rows: Rows, corpus: Corpus, embedder: Embedder) -> Array:
+        """Return the vectors of other rows, float32 [rows, dim]; those that are missing are embedded."""
+        missing = np.setdiff1d(rows, self.rows)
+        known, vectors = self.rows, self.vectors
+        if len(missing):
+            known = np.concatenate([known, missing])
+            vectors = np.concatenate([vectors, embed_rows(corpus, missing, embedder)])
+        order = np.argsort(known)
+        return np.asarray(vectors[order[np.searchsorted(known, rows, sorter=order)]])
+
+
+@dataclass(frozen=True)
+class JudgedRun:
+    """The judgement of a run, and the trained student's vectors of the corpus that it took."""
+
+    judgement: Judgement
+    embedded: RowVectors | None = None
+
+
+def judge_run(job: Job) -> JudgedRun | None:
     """Judge the student of a run, and the student before its training.
 
     None without a teacher, for pairs of texts that are one input, and for too few texts.
@@ -83,13 +109,13 @@ def judge_run(job: Job) -> Judgement | None:
     if job.recipe.teacher.vectors is not None and job.recipe.student.built_in_prompt is not None:
         with job.teacher.load(job.recipe.train.device) as index:
             assert is_table(index)
-            return _judge_queries(job, index)
+            return JudgedRun(_judge_queries(job, index))
     if job.recipe.evaluation.stored is not None:
         with job.teacher.load(job.recipe.train.device) as index:
             assert is_table(index)
             student = _open_student(job, "student")
             start = _open_student(job, "start") if job.trains else None
-            return judge_encoder(student, index, job.recipe.evaluation.stored, start)
+            return JudgedRun(judge_encoder(student, index, job.recipe.evaluation.stored, start))
     rows = draw_rows(job, tokenize_corpus(job, job.corpus, trained_student(job)))
     if rows is None:
         log(f"no overlap@10: it takes validation texts and at least {FEWEST_CANDIDATES} texts to search")
@@ -143,7 +169,7 @@ def _drawn(corpus: Corpus, rows: Rows, count: int, generator: np.random.Generato
     return spread_over_origins(rows, corpus.origins[rows], count)
 
 
-def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
+def _judge_students(job: Job, rows: JudgedRows) -> JudgedRun:
     """Judge the trained student and its start on rows of the corpus, one model in memory at a time."""
     origins, similarity = job.corpus.origins, job.teacher.info.similarity
     teacher, teacher_trained, candidates = rows.parts(_teacher_vectors(job, rows.every))
@@ -171,7 +197,7 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
         trained = find_overlap(
             seen, candidates, similarity, trained_vectors, candidate_vectors, common_space, of_trained
         )
-    return Judgement(
+    judgement = Judgement(
         origin="teacher",
         queries=len(rows.queries),
         candidates=len(rows.candidates),
@@ -185,6 +211,7 @@ def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
         cosine=cosine,
         query_origins=len(np.unique(of_queries)),
     )
+    return JudgedRun(judgement, RowVectors(rows.every, vectors))
 
 
 def _by_source(corpus: Corpus, queries: Rows, shares: QueryOverlaps) -> tuple[SourceOverlap, ...]:

@@ -26,7 +26,7 @@ from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, 
 from distilvec.evaluation.text_distances import TextDistances, farthest_texts, spread_rows, text_distances
 from distilvec.models.parts import text_tokenizer
 from distilvec.models.settings import is_placed
-from distilvec.pipeline.judgement import embed_rows
+from distilvec.pipeline.judgement import RowVectors, embed_rows
 from distilvec.pipeline.student import load_saved
 from distilvec.report.json_values import from_json
 from distilvec.report.values import Compression, Report, VocabularyChange
@@ -62,8 +62,8 @@ class Models:
     All models are on one device, and so are those that a part loads itself; only the speed is measured on the CPU.
     `labeled` are test texts of the run's own task. `scores` are those of the report, by model. `remote` is the
     teacher if it is a table of vectors or an API. `cached` returns the teacher's vectors of rows of the corpus from its
-    cache, None where it lacks one. `dims` are those that the student was trained to be cut to. `trust_remote_code` is
-    the user's word on code of the student's model.
+    cache, None where it lacks one; `embedded` has those of the student from its judgement. `dims` are those that the
+    student was trained to be cut to. `trust_remote_code` is the user's word on code of the student's model.
     """
 
     section: EvaluationSection
@@ -80,6 +80,7 @@ class Models:
     cache: EmbeddingCache = field(default_factory=EmbeddingCache)
     remote: TableEmbedder | ApiEmbedder | None = None
     cached: Callable[[Any], Any] = _nothing
+    embedded: RowVectors | None = None
     dims: Sequence[int] = ()
     trust_remote_code: bool = False
 
@@ -242,7 +243,10 @@ def _student_side(models: Models, corpus: Corpus, rows: Any) -> tuple[Any, Any]:
     """The student's vectors of rows of the corpus [rows, dim] and their lengths in its tokens [rows]."""
     tokenizer = text_tokenizer(models.student.model)
     ids = tokenizer(corpus.stored(rows), truncation=True, max_length=models.student.max_length)["input_ids"]
-    return embed_rows(corpus, rows, models.student), np.array([len(text) for text in ids])
+    tokens = np.array([len(text) for text in ids])
+    if models.embedded is None:
+        return embed_rows(corpus, rows, models.student), tokens
+    return models.embedded.of(rows, corpus, models.student), tokens
 
 
 def add_part(report: Report, name: str, models: Models) -> None:

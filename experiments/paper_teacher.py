@@ -3,7 +3,8 @@
     python -m experiments.paper_teacher WORKSPACE --teacher GEMMA_FOLDER --json results/paper_teacher.json
 
 EmbeddingGemma gets other tokenizers (`distilvec transplant`, mean composition): the tokens that Turkish sentences use,
-the paper's hybrid towards 131,072 tokens with 65,536 for Turkish, and 32,000 of its own. Each start is scored, trained
+the paper's hybrid towards 131,072 tokens with 65,536 for Turkish, and 32,000 of its own. Beside them stands the start of
+`distilvec distill GEMMA turkish.txt --language tr --size 120M`. Each start is scored, trained
 with `offline_cosine` in one pass over 12,000 texts at the paper's rate, and scored again, once on the teacher's vectors
 without a prompt and once with its STS prompt built in. Scores are of the validation pairs of STSb-TR, without a prompt
 and behind the STS prompt, of TQuAD without a prompt, and the share of the teacher's ten nearest among 3,000
@@ -65,11 +66,12 @@ STARTS: dict[str, VocabularySection] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A start and what it is trained on; without texts the start itself."""
+    """A start and what it is trained on; without texts the start itself. With a size, the start of `distill --size`."""
 
     start: str | None
     texts: str | None = None
     built_in: bool = False
+    size: str | None = None
 
 
 TITLES = {
@@ -77,6 +79,7 @@ TITLES = {
     "trim": "Turkish tokens of its own (trim)",
     "hybrid": "hybrid",
     "own": "32,000 tokens of Turkish",
+    "size": "`--language tr --size 120M`, not trained",
     "trim-prompt": "trim, trained, STS prompt built in",
     "hybrid-mixed": "hybrid, trained on several languages",
     "hybrid-mixed-prompt": "hybrid, the same, STS prompt built in",
@@ -89,6 +92,7 @@ ROWS = {
     "trim": Row("trim"),
     "hybrid": Row("hybrid"),
     "own": Row("own"),
+    "size": Row(None, "turkish", size="120M"),
     "trim-prompt": Row("trim", "turkish", built_in=True),
     "hybrid-mixed": Row("hybrid", "mixed"),
     "hybrid-mixed-prompt": Row("hybrid", "mixed", built_in=True),
@@ -175,6 +179,8 @@ class Work:
 
     def model(self, row: Row) -> str:
         """Return the folder of the row's model, made where it is missing."""
+        if row.size is not None:
+            return self.made_smaller(row.size, self.written("turkish", self.texts.trainings["turkish"]))
         if row.start is None:
             return self.teacher
         start = self.folder / "starts" / row.start
@@ -201,6 +207,20 @@ class Work:
         )
         return str(run.student_folder)
 
+    def made_smaller(self, size: str, file: Path) -> str:
+        """Return the folder of the student that `distill --language tr --size SIZE` starts from."""
+        run = distilvec.distill(
+            self.teacher,
+            file,
+            language="tr",
+            size=size,
+            epochs=0,
+            out=self.folder / "runs" / size,
+            overrides={"evaluation.parts": []},
+            **NO_PROMPTS,
+        )
+        return str(run.student_folder)
+
     def run_folder(self, row: Row) -> Path:
         """Return the folder of a row's run."""
         return self.folder / "runs" / f"{row.start}-{row.texts}{'-prompt' if row.built_in else ''}"
@@ -220,7 +240,7 @@ class Work:
 
     def trained(self, name: str) -> dict[str, Any]:
         """Return what the run of a row recorded, nothing for a row without a run."""
-        if ROWS[name].texts is None:
+        if ROWS[name].start is None or ROWS[name].texts is None:
             return {}
         record = FinishedRun.open(self.run_folder(ROWS[name])).record
         assert record.training is not None

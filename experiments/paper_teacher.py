@@ -3,9 +3,9 @@
     python -m experiments.paper_teacher WORKSPACE --teacher GEMMA_FOLDER --json results/paper_teacher.json
 
 EmbeddingGemma gets other tokenizers (`distilvec transplant`, mean composition): the tokens that Turkish sentences use,
-the paper's hybrid towards 131,072 tokens with 65,536 for Turkish, and 32,000 of its own. Beside them stands the start of
-`distilvec distill GEMMA turkish.txt --language tr --size 120M`. Each start is scored, trained
-with `offline_cosine` in one pass over 12,000 texts at the paper's rate, and scored again, once on the teacher's vectors
+the paper's hybrid towards 131,072 tokens with 65,536 for Turkish, and 32,000 of its own; beside them, the start of
+`distilvec distill GEMMA turkish.txt --language tr --size 120M`. A tokenizer's model is scored, trained with
+`offline_cosine` in one pass over 12,000 texts at the paper's rate, and scored again, once on the teacher's vectors
 without a prompt and once with its STS prompt built in. Scores are of the validation pairs of STSb-TR, without a prompt
 and behind the STS prompt, of TQuAD without a prompt, and the share of the teacher's ten nearest among 3,000
 training texts that is found for 500 sentences that no run has seen. Differences are paired by row.
@@ -56,7 +56,7 @@ CANDIDATES = 3000  # Turkish training texts among which neighbours are found
 PROMPT = "STS"
 RATE = 5e-5  # the paper's
 PARTS_OF_A_BATCH = {"train.batch_size": 8, "train.gradient_accumulation_steps": 4}  # 32 long texts at once take 19 GB
-NO_PROMPTS = {"query_prompt": "", "document_prompt": ""}
+NO_PROMPTS: dict[str, Any] = {"query_prompt": "", "document_prompt": ""}
 STARTS: dict[str, VocabularySection] = {
     "trim": VocabularySection(kind="trim", letters="seen"),
     "hybrid": VocabularySection(kind="hybrid", target="tr", share=65_536, size=131_072, compose="mean"),

@@ -104,9 +104,10 @@ def test_it_is_refused_where_nothing_is_fitted(changes, fitted, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_narrower_and_chosen_layers_of_the_teacher_are_fitted(fitted, tmp_path):
+def test_fewer_tokens_narrower_and_chosen_layers_of_the_teacher_are_fitted(fitted, tmp_path):
     own = {"student__model": "teacher"}
     for name, changes in {
+        "trimmed": {"student__vocabulary": {"kind": "trim"}},
         "narrow": {"student__intermediate_size": 16},
         "best": {"student__layers": {"count": 2, "choose": "best"}},
     }.items():

@@ -183,7 +183,7 @@ def fitted_parts(job: Job) -> tuple[str, ...]:
 
 def check_fitted(job: Job) -> None:
     """DistilvecError if nothing is fitted before the first step of a job without training (train.epochs: 0)."""
-    is_fitted = _is_fitted(job) or job.recipe.student.reads_texts
+    is_fitted = _is_fitted(job) or job.recipe.student.reads_texts or _is_teacher_with_other_tokens(job)
     if job.examples is not None:
         is_fitted = fits_head(job)  # a head that begins at random predicts nothing
     if not job.trains and not is_fitted:
@@ -193,6 +193,13 @@ def check_fitted(job: Job) -> None:
             "with student.head.start=logistic.",
             key="train.epochs",
         )
+
+
+def _is_teacher_with_other_tokens(job: Job) -> bool:
+    """Whether the student has all layers of the teacher: such as one of a size that fewer tokens reach."""
+    section = job.recipe.student
+    is_whole = section.model == "teacher" and job.student.layers == job.teacher.info.layers
+    return is_whole and section.vocabulary is not None
 
 
 def fits_head(job: Job) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import unicodedata
 
 import architectures
@@ -256,6 +257,28 @@ def test_a_larger_size_is_filled_with_tokens_of_the_same_letters(pieces, name):
     for token in more:
         surface = old.surface(old.vocabulary[token])
         assert surface is not None and set(surface.text.decode("utf-8", "ignore")) <= letters
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
+def test_a_larger_size_is_filled_with_words_of_the_texts_language(pieces, kind):
+    """Of two languages with the same letters, a vocabulary of both keeps the words of the language of a few texts."""
+    draw = random.Random(0)
+
+    def sentences(syllables):
+        words = ["".join(draw.choices(syllables, k=draw.randint(2, 3))) for _ in range(600)]
+        return [" ".join(draw.choices(words, k=6)) for _ in range(400)]
+
+    own, other = sentences(["kar", "ola", "mik", "usa"]), sentences(["rak", "alo", "kim", "asu"])
+    old = Pieces(train_tokenizer(lambda: [*own, *other], kind, 500, pieces["bert"]))
+    words = {"own": Words(own[:15], old)}
+    used = trim(old, words, letters="seen")
+    filled = trim(old, words, (len(used.tokenizer) + possible(old, words, used)) // 2, "seen")
+    kept = set(filled.tokenizer.get_vocab())
+
+    def lost(texts):
+        return np.mean([token not in kept for text in texts for token in old.tokenizer.tokenize(text)])
+
+    assert lost(own[200:]) < lost(other[200:]) / 3
 
 
 @pytest.mark.parametrize("name", ["bert", "gemma3"])

@@ -5,6 +5,7 @@ Paper: 003, "... Turkish via Cross-Lingual Tokenizer Surgery and Offline Distill
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.vocabulary.edit import alphabet, joined, merge_parts, needed, restrict
 from distilvec.vocabulary.pieces import Pieces, Surface
 from distilvec.vocabulary.train import train_like
+from distilvec.vocabulary.trigrams import Trigrams
 
 Alphabet = Literal["all", "seen"]
 Counts = npt.NDArray[np.int64]
@@ -114,8 +116,8 @@ def trim(
     Without a size no text changes its tokens. Special, added and byte tokens stay, and of the alphabet "all" or the
     letters "seen" in the texts (see `_alphabet_kept`). With a smaller size the rarest tokens go in rounds, and the
     words are counted again after each; every language has the same weight. With a larger one the texts' tokens are
-    joined by others that new texts may use (see `unseen`). A size outside of what tokenizer and texts allow is raised
-    or lowered, with a note.
+    joined by others that new texts may use (see `likely_unseen`). A size outside of what tokenizer and texts allow is
+    raised or lowered, with a note.
     """
     counts = _shares(pieces, words)
     unknown = _unknown(pieces, counts)
@@ -130,7 +132,7 @@ def trim(
     tokens = needed(pieces, used | fixed, fixed)
     if size is not None and size > len(tokens):
         present = {str(pieces.tokens[number]) for number in tokens}
-        more = _first(pieces, unseen(pieces, used, tokens), size - len(tokens), present, set())
+        more = _first(pieces, likely_unseen(pieces, used, tokens), size - len(tokens), present, set())
         tokens |= {pieces.vocabulary[token] for token in more}
     elif size is not None:
         always = {str(pieces.tokens[number]) for number in fixed}
@@ -156,11 +158,29 @@ def trim(
     return ChosenVocabulary(tokenizer, figures, notes)
 
 
+def likely_unseen(pieces: Pieces, used: set[int], tokens: set[int]) -> list[int]:
+    """Return the `unseen` tokens, the likeliest in new texts first.
+
+    By Bayes' rule a token's probability in texts of this kind is its probability in the vocabulary's own texts, times
+    how much likelier its letters are among the used tokens than among all. A Unigram model states the former; else the
+    order of the vocabulary has the most frequent tokens first (Zipf's law).
+    """
+    numbers = unseen(pieces, used, tokens)
+    texts = {number: _text(pieces, number) for number in {*numbers, *used}}
+    of_used, of_all = Trigrams(texts[number] for number in used), Trigrams(texts.values())
+    model = pieces.state["model"]
+    likelihood: dict[int, float] = {}
+    for place, number in enumerate(numbers, 1):
+        in_general = model["vocab"][number][1] if model["type"] == "Unigram" else -math.log(place)
+        ratio = of_used.log_probability(texts[number]) - of_all.log_probability(texts[number])
+        likelihood[number] = in_general + ratio
+    return sorted(numbers, key=lambda number: -likelihood[number])
+
+
 def unseen(pieces: Pieces, used: set[int], tokens: set[int]) -> list[int]:
     """Return tokens that new texts of the same kind may use: of the letters of the used ones, and not in `tokens`.
 
-    The likeliest come first: by their probability in a Unigram model, else in the order of the vocabulary, whose
-    beginning has the most frequent ones. Tokens that their own text is not split into are left out.
+    Tokens that their own text is not split into are left out.
     """
     letters: set[str] = set()
     for number in used:
@@ -171,12 +191,7 @@ def unseen(pieces: Pieces, used: set[int], tokens: set[int]) -> list[int]:
         if number not in tokens and text and letters.issuperset(text):
             numbers.append(number)
     lost = unreachable(pieces, numbers)
-    reachable = [number for number in numbers if pieces.tokens[number] not in lost]
-    model = pieces.state["model"]
-    if model["type"] != "Unigram":
-        return reachable
-    scores = [score for _, score in model["vocab"]]
-    return sorted(reachable, key=lambda number: -scores[number])
+    return [number for number in numbers if pieces.tokens[number] not in lost]
 
 
 def _text(pieces: Pieces, number: int) -> str:

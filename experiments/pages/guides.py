@@ -32,6 +32,7 @@ from experiments.score_table import score_table
 from experiments.switch import table as switch_table
 from experiments.ten_languages import table as languages_table
 from experiments.texts_needed import table as needed_table
+from experiments.unseen_tokens import table as unseen_table
 
 PARTS = {
     "model": "`model/`: `onnx/model_quantized.onnx` and the tokenizer",
@@ -57,6 +58,7 @@ def parts() -> Parts:
         "docs/language.md": {
             "turkish": tables(("real_teachers_turkish", partial(teachers_table, names=TURKISH))),
             "languages": tables(("ten_languages", languages_table)),
+            "unseen": tables(("unseen_tokens", unseen_table)),
         },
         "docs/api_teachers.md": {"ways": tables(("black_box", partial(ways_table, untouched=rival())))},
         "docs/clients.md": {"clients": tables(("clients", clients_table))},

@@ -82,13 +82,14 @@ class RowVectors:
 
     def of(self, rows: Rows, corpus: Corpus, embedder: Embedder) -> Array:
         """Return the vectors of other rows, float32 [rows, dim]; those that are missing are embedded."""
-        missing = np.setdiff1d(rows, self.rows)
-        known, vectors = self.rows, self.vectors
+        embedded_rows, vectors = self.rows, self.vectors
+        missing = np.setdiff1d(rows, embedded_rows)
         if len(missing):
-            known = np.concatenate([known, missing])
+            embedded_rows = np.concatenate([embedded_rows, missing])
             vectors = np.concatenate([vectors, embed_rows(corpus, missing, embedder)])
-        order = np.argsort(known)
-        return np.asarray(vectors[order[np.searchsorted(known, rows, sorter=order)]])
+        order = np.argsort(embedded_rows)
+        places = order[np.searchsorted(embedded_rows, rows, sorter=order)]
+        return np.asarray(vectors[places])
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from distilvec.vocabulary.choose import Texts
     from distilvec.vocabulary.trim import ChosenVocabulary
 
-VOCABULARY_FORMAT = 4  # of a stored vocabulary, raised with every change of the choice of its tokens
+VOCABULARY_FORMAT = 5  # of a stored vocabulary, raised with every change of the choice of its tokens
 _ROWS = 4096  # of a corpus, read together
 _SUITE_BYTES = 2_000_000
 _REPORTED_ROWS = 200_000

@@ -6,9 +6,10 @@ EmbeddingGemma gets other tokenizers (`distilvec transplant`, mean composition):
 the paper's hybrid towards 131,072 tokens with 65,536 for Turkish, and 32,000 of its own; beside them, the start of
 `distilvec distill GEMMA turkish.txt --language tr --size 120M`. A tokenizer's model is scored, trained with
 `offline_cosine` in one pass over 12,000 texts at the paper's rate, and scored again, once on the teacher's vectors
-without a prompt and once with its STS prompt built in. Scores are of the validation pairs of STSb-TR, without a prompt
-and behind the STS prompt, of TQuAD without a prompt, and the share of the teacher's ten nearest among 3,000
-training texts that is found for 500 sentences that no run has seen. Differences are paired by row.
+without a prompt and once with its STS prompt built in; then with half of the layers, and in three passes. Scores are
+of the validation pairs of STSb-TR, without a prompt and behind the STS prompt, of TQuAD without a prompt, and the
+share of the teacher's ten nearest among 3,000 training texts that is found for 500 sentences that no run has seen.
+Differences are paired by row.
 
 Every row is stored in WORKSPACE as soon as it is there, so that the same command goes on; `--rows` names those to
 make, and several calls may share a WORKSPACE. Nothing made of this teacher may be published (its terms).
@@ -72,6 +73,16 @@ class Row:
     texts: str | None = None
     built_in: bool = False
     size: str | None = None
+    layers: int | None = None
+    epochs: int = 1
+
+    @property
+    def run(self) -> str:
+        """The name of the run's folder."""
+        prompt = "-prompt" if self.built_in else ""
+        layers = f"-{self.layers}-layers" if self.layers else ""
+        epochs = f"-{self.epochs}-epochs" if self.epochs > 1 else ""
+        return f"{self.start}-{self.texts}{prompt}{layers}{epochs}"
 
 
 TITLES = {
@@ -80,12 +91,15 @@ TITLES = {
     "hybrid": "hybrid",
     "own": "32,000 tokens of Turkish",
     "size": "`--language tr --size 120M`, not trained",
-    "trim-prompt": "trim, trained, STS prompt built in",
+    "trim-turkish": "trim, trained on Turkish",
+    "trim-prompt": "trim, the same, STS prompt built in",
+    "trim-12-layers": "trim, 12 of 24 layers, trained on Turkish",
     "hybrid-mixed": "hybrid, trained on several languages",
     "hybrid-mixed-prompt": "hybrid, the same, STS prompt built in",
     "hybrid-turkish": "hybrid, trained on Turkish",
     "own-turkish": "32,000, trained on Turkish",
     "own-turkish-prompt": "32,000, the same, STS prompt built in",
+    "own-turkish-long": "32,000, trained on Turkish in three passes",
 }
 ROWS = {
     "teacher": Row(None),
@@ -93,12 +107,15 @@ ROWS = {
     "hybrid": Row("hybrid"),
     "own": Row("own"),
     "size": Row(None, "turkish", size="120M"),
+    "trim-turkish": Row("trim", "turkish"),
     "trim-prompt": Row("trim", "turkish", built_in=True),
+    "trim-12-layers": Row("trim", "turkish", layers=12),
     "hybrid-mixed": Row("hybrid", "mixed"),
     "hybrid-mixed-prompt": Row("hybrid", "mixed", built_in=True),
     "hybrid-turkish": Row("hybrid", "turkish"),
     "own-turkish": Row("own", "turkish"),
     "own-turkish-prompt": Row("own", "turkish", built_in=True),
+    "own-turkish-long": Row("own", "turkish", epochs=3),
 }
 
 
@@ -195,9 +212,10 @@ class Work:
             file,
             student=start,
             method="offline_cosine",
-            epochs=1,
+            epochs=row.epochs,
             out=self.run_folder(row),
             overrides={
+                "student.layers": row.layers and {"count": row.layers, "choose": "best"},
                 "student.dense": "keep",
                 "train.learning_rate": RATE,
                 "evaluation.parts": [],
@@ -223,7 +241,7 @@ class Work:
 
     def run_folder(self, row: Row) -> Path:
         """Return the folder of a row's run."""
-        return self.folder / "runs" / f"{row.start}-{row.texts}{'-prompt' if row.built_in else ''}"
+        return self.folder / "runs" / row.run
 
     def files(self, start: str) -> list[str]:
         """Return LANGUAGE=FILE of the texts that a tokenizer is made on: others only for the hybrid vocabulary."""

@@ -17,6 +17,7 @@ from refusals import refused
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding, Transformer
+from tokenizers import Tokenizer
 from transformers import AutoModel, AutoTokenizer, T5Gemma2Config, T5Gemma2ForConditionalGeneration
 from transformers.models.t5gemma2.modeling_t5gemma2 import T5Gemma2Encoder
 
@@ -26,10 +27,12 @@ from distilvec.core.info import TeacherInfo
 from distilvec.core.model_name import ModelName
 from distilvec.models.checks import check_complete
 from distilvec.models.load import load_backbone, load_tokenizer
+from distilvec.pipeline.resolve import resolve
 from distilvec.students.build import build_student
 from distilvec.students.shape import read_shape
 from distilvec.teachers.graph_embedder import GraphEmbedder
 from distilvec.teachers.open import open_embedder
+from distilvec.verbs.plan.plan import make_plan
 
 WEIGHTS = "model.safetensors"
 
@@ -255,6 +258,59 @@ def test_lower_case_is_a_setting_of_the_tokenizer_too(tmp_path):
     for text in [text.upper() for text in TEXTS]:
         assert tokenizer.tokenize(text) == expected.tokenize(text) == tokenizer.tokenize(text.lower())
     assert tokenizer.model_max_length == expected.model_max_length == 9
+
+
+TURKISH_LETTERS = {
+    "type": "Sequence",
+    "normalizers": [{"type": "Replace", "pattern": {"String": "I"}, "content": "\u0131"}, {"type": "Lowercase"}],
+}
+SINGLE_LETTER = {
+    "type": "Sequence",
+    "pretokenizers": [
+        {"type": "Split", "pattern": {"String": "e"}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "part", "state", "tokenizer_class"),
+    [
+        (architectures.bert, "normalizer", TURKISH_LETTERS, "BertTokenizer"),
+        (architectures.bert, "model", {"max_input_chars_per_word": 3}, "BertTokenizer"),
+        (architectures.bert, "post_processor", None, "BertTokenizer"),
+        (architectures.gpt2, "pre_tokenizer", SINGLE_LETTER, "GPT2Tokenizer"),
+    ],
+)
+def test_parts_of_a_tokenizer_that_transformers_leaves_out_are_told(
+    make, part, state, tokenizer_class, tiny_model, tiny_recipe, tmp_path
+):
+    """A plan says so, of a teacher and of the model that a student starts from; with the whole file nothing is said."""
+    folder = save(tmp_path / "model", make(tmp_path / "backbone"), Pooling(32, "mean"))
+    change_json(folder / "tokenizer_config.json", tokenizer_class=tokenizer_class)
+
+    def notes(**models):
+        job = resolve(tiny_recipe(**models), tmp_path / "run")
+        return [line[1] for line in make_plan(job).lines if "tokenizer.json" in line[1]]
+
+    assert not notes(teacher__model=str(folder))
+    whole = json.loads((folder / "tokenizer.json").read_text())[part]
+    change_json(folder / "tokenizer.json", **{part: whole | state if part == "model" else state})
+    for models in ({"teacher__model": str(folder)}, {"student__model": str(folder), "student__layers": None}):
+        (note,) = notes(**models)
+        assert f"makes a {tokenizer_class} of its vocabulary alone" in note
+        word = note.split("such as ")[1].split("'")[1]
+        stated = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(word).ids
+        assert SentenceTransformer(str(folder), device="cpu").tokenizer(word)["input_ids"] != stated
+    change_json(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    assert SentenceTransformer(str(folder), device="cpu").tokenizer(word)["input_ids"] == stated
+    assert not notes(teacher__model=str(folder))
+
+
+def test_lower_case_by_its_setting_is_no_other_tokenizer(tiny_recipe, tmp_path):
+    folder = save(tmp_path / "model", architectures.xlm_roberta(tmp_path / "backbone"), Pooling(32, "mean"))
+    change_json(folder / "sentence_bert_config.json", do_lower_case=True)
+    assert open_embedder(str(folder)).notes == ()
 
 
 def test_a_model_of_the_hub_with_its_transformer_in_a_subfolder(folder, tmp_path, monkeypatch):

@@ -236,11 +236,7 @@ def refuse_several_parts(backbone: Any, name: str) -> None:
 def check_model(model: Any, name: str) -> None:
     """Raise DistilvecError for weights, sizes, tokens and lengths with which no model can work."""
     check_weights(model, name)
-    sizes = {
-        "max_seq_length": model.max_seq_length,
-        "truncate_dim": model.truncate_dim,
-        "embedding_dimension": stated_width(model),
-    }
+    sizes = {"truncate_dim": model.truncate_dim, "embedding_dimension": stated_width(model)}
     for setting, size in sizes.items():
         if size is not None and (not isinstance(size, int | float) or size < 1):
             raise DistilvecError(

@@ -46,7 +46,7 @@ from distilvec.models.checks import (
 from distilvec.models.experts import CONFIG, WEIGHTS, Experts
 from distilvec.models.parts import is_static, max_length, position_limit
 from distilvec.models.settings import ModelSettings, placement
-from distilvec.models.tokenizers import check_room, give_padding, lower_case, separate_pairs
+from distilvec.models.tokenizers import check_room, give_padding, lower_case, notes_on_file, separate_pairs
 from distilvec.models.weights import own_weights
 
 EXPERTS_FILE = "distilvec_experts.py"  # the copy of models/experts.py in a student's folder; saved students name it
@@ -410,6 +410,14 @@ def _read_tokenizer(source: ModelName) -> PreTrainedTokenizerBase:
     if settings.get("do_lower_case"):
         lower_case(tokenizer)
     return tokenizer
+
+
+def tokenizer_notes(model: ModelName, loaded: SentenceTransformer) -> tuple[str, ...]:
+    """Say in words if a model's tokenizer is another one than its files state (`notes_on_file`)."""
+    folder = folder_of(model)[0]
+    if folder is None or not isinstance(getattr(loaded[0], "tokenizer", None), PreTrainedTokenizerBase):
+        return ()
+    return notes_on_file(loaded[0], folder / first_module(hub_name(model)) / "tokenizer.json")
 
 
 def resolve_model(name: str) -> str:

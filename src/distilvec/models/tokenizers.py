@@ -8,18 +8,22 @@ import hashlib
 import json
 from collections.abc import MutableMapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, cast
 
 import torch
+import transformers
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.processors import Sequence as Processors
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
+
+PROBES = 2000  # tokens of a vocabulary that are read in two ways
 
 
 def plain_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
@@ -141,6 +145,67 @@ def lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
         parts = list(cast(Any, normalizer))
     if not any(isinstance(part, Lowercase) for part in parts):
         backend.normalizer = Normalizers([Lowercase(), *parts])
+
+
+def notes_on_file(module: Any, file: Path) -> tuple[str, ...]:
+    """Say in words if a module's tokenizer reads words otherwise than the tokenizer.json that it was loaded from.
+
+    transformers builds a class of its own name, such as BertTokenizer, from the file's vocabulary alone since version
+    5. Normalizers and pre-tokenizers of other kinds than the class's are left out, and nothing says so.
+    """
+    tokenizer = module.tokenizer
+    if type(tokenizer) is PreTrainedTokenizerFast or not tokenizer.is_fast or not file.is_file():
+        return ()
+    state = json.loads(file.read_text(encoding="utf-8"))
+    if _has_all_parts(tokenizer.backend_tokenizer, state):
+        return ()
+    read, stated = plain_copy(tokenizer), Tokenizer.from_file(str(file))
+    if read is None:
+        return ()
+    words = _words(stated)
+    if getattr(module, "do_lower_case", False):  # in a part that sentence-transformers adds
+        words = [word.lower() for word in words]
+    stated.no_padding()
+    stated.no_truncation()
+    others = [word for word in words if read.encode(word).ids != stated.encode(word).ids]
+    if not others:
+        return ()
+    return (
+        f"transformers {transformers.__version__} makes a {type(tokenizer).__name__} of its vocabulary alone. The "
+        f"whole tokenizer.json gives other tokens for {len(others):,} of {len(words):,} words, such as {others[0]!r}. "
+        'To read it, write "tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json',
+    )
+
+
+def _has_all_parts(tokenizer: Tokenizer, state: dict[str, Any]) -> bool:
+    """Whether a tokenizer has parts of the kinds that a tokenizer.json has, and the settings of its model.
+
+    Settings of the other parts may come from tokenizer_config.json.
+    """
+    for name in ("normalizer", "pre_tokenizer", "post_processor"):
+        part = getattr(tokenizer, name)
+        if _kinds([json.loads(part.__getstate__()) if part else None]) != _kinds([state[name]]):
+            return False
+    settings = {name: setting for name, setting in state["model"].items() if name not in ("vocab", "merges")}
+    return all(getattr(tokenizer.model, name, setting) == setting for name, setting in settings.items())
+
+
+def _kinds(parts: list[Any]) -> list[str]:
+    """List the kinds of parts of a tokenizer, with those inside them, without their settings."""
+    kinds = []
+    while parts:
+        part, *parts = parts
+        if part is not None:
+            kinds.append(part["type"])
+            parts = [*part.get("normalizers", ()), *part.get("pretokenizers", ()), *part.get("processors", ()), *parts]
+    return kinds
+
+
+def _words(tokenizer: Tokenizer) -> list[str]:
+    """Return words of a vocabulary, each also in capitals and beside digits and a hyphen."""
+    size = tokenizer.get_vocab_size()
+    tokens = (tokenizer.decode([number]).strip().casefold() for number in range(0, size, max(1, size // PROBES)))
+    return [form for token in tokens if token for form in (token, f"{token.upper()}-{token} 2026")]
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:

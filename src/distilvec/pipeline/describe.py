@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import transformers
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
@@ -31,8 +32,9 @@ from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manife
 from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
 from distilvec.teachers.open import OpenTeacher, open_teacher
 
-FORMAT = 5  # raised when the same settings and files would give another description
-STUDENT_FORMAT = 7
+# A number is raised when the same settings and files would give another description, which notes of transformers are of
+FORMAT = (6, transformers.__version__)
+STUDENT_FORMAT = (8, transformers.__version__)
 
 
 def describe_teacher(

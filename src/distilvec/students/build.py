@@ -39,7 +39,14 @@ from distilvec.core.objective import Projection
 from distilvec.models.adapters import merge_adapters
 from distilvec.models.checks import refuse_several_parts
 from distilvec.models.experts import Experts
-from distilvec.models.load import hub_name, load_backbone, load_tokenizer, resolve_model, role_prompts
+from distilvec.models.load import (
+    hub_name,
+    load_backbone,
+    load_tokenizer,
+    resolve_model,
+    role_prompts,
+    tokenizer_notes,
+)
 from distilvec.models.parts import is_static, lengthen, position_limit, stated_positions
 from distilvec.models.tokenizers import give_padding
 from distilvec.students.after_pooling import has_own_modules, kept_modules, why_not_kept, width_behind
@@ -232,7 +239,7 @@ def with_projection(student: SentenceTransformer, projection: Projection) -> Sen
 
 @dataclass(frozen=True)
 class StudentSource:
-    """The model that a student comes from: its modules, and its prompts by role.
+    """The model that a student comes from: its modules, its prompts by role, and notes on how it is read.
 
     The first module is a transformer, or the token table of a static model. A plain Hugging Face model is its
     transformer alone.
@@ -241,6 +248,7 @@ class StudentSource:
     name: str
     modules: list[Any]
     prompts: dict[Role, str]
+    notes: tuple[str, ...] = ()
 
     @property
     def is_static(self) -> bool:
@@ -302,7 +310,10 @@ def load_source(section: StudentSection, teacher: TeacherInfo) -> StudentSource:
         with about("teacher.adapters"):
             merge_adapters(model[0].auto_model, teacher.adapters or ())
     has_modules = is_sentence_transformer_model(hub_name(source).name, revision=source.revision)
-    return StudentSource(source.name, list(model) if has_modules else [model[0]], role_prompts(model.prompts))
+    modules = list(model) if has_modules else [model[0]]
+    notes = () if section.model == "teacher" else tokenizer_notes(source, model)  # the teacher's are with the teacher
+    notes = tuple(f"{source.name}: {note}" for note in notes)
+    return StudentSource(source.name, modules, role_prompts(model.prompts), notes)
 
 
 def choose_pooling(section: StudentSection, source: StudentSource, teacher: TeacherInfo) -> PoolingChoice:
@@ -386,7 +397,7 @@ def student_notes(
     section: StudentSection, source: StudentSource, teacher: TeacherInfo, keeps_modules: bool = False
 ) -> tuple[str, ...]:
     """List what a student does not take over from its model: pooling, modules after it, prompts."""
-    notes = []
+    notes = list(source.notes)
     pooling = choose_pooling(section, source, teacher)
     if pooling.replaced and not section.is_static:
         notes.append(f"pooling {pooling.mode}: {pooling.origin}")

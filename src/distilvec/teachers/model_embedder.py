@@ -35,6 +35,7 @@ from distilvec.models.load import (
     model_similarity,
     resolve_model,
     role_prompts,
+    tokenizer_notes,
     unused_prompts,
 )
 from distilvec.models.parts import max_length, tokens_without_row
@@ -102,7 +103,7 @@ class ModelEmbedder:
         self.batch_tokens = batch_tokens
         self.files = files or ModelFiles(ModelName(name))
         self.prompts: dict[Role, str] = role_prompts(model.prompts) | (prompts or {})
-        self.notes = () if prompts is not None else unused_prompts(model, self.prompts)
+        self.notes: tuple[str, ...] = () if prompts is not None else unused_prompts(model, self.prompts)
         ignores_prompts = any(getattr(module, "include_prompt", True) is False for module in modules)
         if ignores_prompts and any(self.prompts.values()):
             raise DistilvecError(
@@ -319,6 +320,7 @@ def load_embedder(
         truncate_dim=section.truncate_dim,
         files=ModelFiles(model, settings, *folder_of(model)),
     )
+    embedder.notes = (*embedder.notes, *tokenizer_notes(model, loaded))
     probe = next(embedder._uncut([PROBE]))
     check_vector(probe.embedding, loaded, model.name)
     return embedder

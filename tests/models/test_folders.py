@@ -260,6 +260,7 @@ def test_lower_case_is_a_setting_of_the_tokenizer_too(tmp_path):
     assert tokenizer.model_max_length == expected.model_max_length == 9
 
 
+ALL_LAYERS = {"student__layers": None}
 TURKISH_LETTERS = {
     "type": "Sequence",
     "normalizers": [{"type": "Replace", "pattern": {"String": "I"}, "content": "\u0131"}, {"type": "Lowercase"}],
@@ -296,7 +297,10 @@ def test_parts_of_a_tokenizer_that_transformers_leaves_out_are_told(
     assert not notes(teacher__model=str(folder))
     whole = json.loads((folder / "tokenizer.json").read_text())[part]
     change_json(folder / "tokenizer.json", **{part: whole | state if part == "model" else state})
-    for models in ({"teacher__model": str(folder)}, {"student__model": str(folder), "student__layers": None}):
+    sizes = json.loads((folder / "config.json").read_text())
+    fresh = {"student__config": sizes, "student__tokenizer": str(folder), "student__model": None}
+    student = {"student__model": str(folder)}
+    for models in ({"teacher__model": str(folder)}, student | ALL_LAYERS, fresh | ALL_LAYERS):
         (note,) = notes(**models)
         assert f"makes a {tokenizer_class} of its vocabulary alone" in note
         word = note.split("such as ")[1].split("'")[1]
@@ -307,10 +311,14 @@ def test_parts_of_a_tokenizer_that_transformers_leaves_out_are_told(
     assert not notes(teacher__model=str(folder))
 
 
-def test_lower_case_by_its_setting_is_no_other_tokenizer(tiny_recipe, tmp_path):
-    folder = save(tmp_path / "model", architectures.xlm_roberta(tmp_path / "backbone"), Pooling(32, "mean"))
+def test_lower_case_by_its_setting_is_no_other_tokenizer(tmp_path):
+    folder = save(tmp_path / "model", architectures.gpt2(tmp_path / "backbone"), Pooling(32, "mean"))
+    change_json(folder / "tokenizer_config.json", tokenizer_class="GPT2Tokenizer")
     change_json(folder / "sentence_bert_config.json", do_lower_case=True)
-    assert open_embedder(str(folder)).notes == ()
+    embedder = open_embedder(str(folder))
+    assert type(embedder.model.tokenizer).__name__ == "GPT2Tokenizer"
+    assert embedder.model.tokenizer.tokenize("ABC") == embedder.model.tokenizer.tokenize("abc")
+    assert embedder.notes == ()
 
 
 def test_a_model_of_the_hub_with_its_transformer_in_a_subfolder(folder, tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ import sentencepiece
 from refusals import refused
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
+from tokenizers import normalizers
 from transformers import AutoTokenizer
 
 from distilvec.config.student import VocabularySection
@@ -181,6 +182,22 @@ def test_a_bare_tokenizer_json(likes, tmp_path):
     bert.backend_tokenizer.save(str(tmp_path / "bert.json"))
     again = read_tokenizer(str(tmp_path / "bert.json"), likes["bert"])
     assert again.special_tokens_map == bert.special_tokens_map and again("a text", "b") == bert("a text", "b")
+
+
+def test_a_folder_is_read_whole_where_transformers_leaves_parts_out(likes, tmp_path):
+    """A letter of Turkish and the length of words: a BertTokenizer of transformers 5 has its own."""
+    tokenizer = architectures.wordpiece()
+    backend = tokenizer.backend_tokenizer
+    backend.normalizer = normalizers.Sequence([normalizers.Replace("I", "\u0131"), normalizers.Lowercase()])
+    backend.model.max_input_chars_per_word = 5
+    tokenizer.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"tokenizer_class": "BertTokenizer"}))
+    made = read_tokenizer(str(tmp_path), likes["bert"])
+    for text in [*HARD, *TEXTS, "INDEX", "shorter"]:
+        assert made.encode(text) == backend.encode(text).ids
+    assert made.pad_token == "[PAD]" and made.special_tokens_map == tokenizer.special_tokens_map
+    assert AutoTokenizer.from_pretrained(tmp_path).encode("shorter") != made.encode("shorter")
 
 
 def test_tokens_of_other_names_are_known_by_their_use(likes):

@@ -414,10 +414,17 @@ def _read_tokenizer(source: ModelName) -> PreTrainedTokenizerBase:
 
 def tokenizer_notes(model: ModelName, loaded: SentenceTransformer) -> tuple[str, ...]:
     """Say in words if a model's tokenizer is another one than its files state (`notes_on_file`)."""
-    folder = folder_of(model)[0]
-    if folder is None or not isinstance(getattr(loaded[0], "tokenizer", None), PreTrainedTokenizerBase):
+    file = tokenizer_file(model)
+    if file is None or not isinstance(getattr(loaded[0], "tokenizer", None), PreTrainedTokenizerBase):
         return ()
-    return notes_on_file(loaded[0], folder / first_module(hub_name(model)) / "tokenizer.json")
+    return notes_on_file(loaded[0], file)
+
+
+def tokenizer_file(model: ModelName) -> Path | None:
+    """Return the tokenizer.json of a model's folder or id; None without it."""
+    folder = folder_of(model)[0]
+    file = None if folder is None else folder / first_module(hub_name(model)) / "tokenizer.json"
+    return file if file is not None and file.is_file() else None
 
 
 def resolve_model(name: str) -> str:

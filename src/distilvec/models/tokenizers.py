@@ -148,18 +148,10 @@ def lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def notes_on_file(module: Any, file: Path) -> tuple[str, ...]:
-    """Say in words if a module's tokenizer reads words otherwise than the tokenizer.json that it was loaded from.
-
-    transformers builds a class of its own name, such as BertTokenizer, from the file's vocabulary alone since version
-    5. Normalizers and pre-tokenizers of other kinds than the class's are left out, and nothing says so.
-    """
-    tokenizer = module.tokenizer
-    if type(tokenizer) is PreTrainedTokenizerFast or not tokenizer.is_fast or not file.is_file():
+    """Say in words if a module's tokenizer reads words otherwise than the tokenizer.json that it was loaded from."""
+    if has_all_parts(module.tokenizer, file):
         return ()
-    state = json.loads(file.read_text(encoding="utf-8"))
-    if _has_all_parts(tokenizer.backend_tokenizer, state):
-        return ()
-    read, stated = plain_copy(tokenizer), Tokenizer.from_file(str(file))
+    read, stated = plain_copy(module.tokenizer), Tokenizer.from_file(str(file))
     if read is None:
         return ()
     words = _words(stated)
@@ -171,33 +163,43 @@ def notes_on_file(module: Any, file: Path) -> tuple[str, ...]:
     if not others:
         return ()
     return (
-        f"transformers {transformers.__version__} makes a {type(tokenizer).__name__} of its vocabulary alone. The "
-        f"whole tokenizer.json gives other tokens for {len(others):,} of {len(words):,} words, such as {others[0]!r}. "
-        'To read it, write "tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json',
+        f"transformers {transformers.__version__} makes a {type(module.tokenizer).__name__} of its vocabulary alone. "
+        f"The whole tokenizer.json gives other tokens for {len(others):,} of {len(words):,} words, such as "
+        f'{others[0]!r}. To read it, write "tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json',
     )
 
 
-def _has_all_parts(tokenizer: Tokenizer, state: dict[str, Any]) -> bool:
-    """Whether a tokenizer has parts of the kinds that a tokenizer.json has, and the settings of its model.
+def has_all_parts(tokenizer: PreTrainedTokenizerBase, file: Path) -> bool:
+    """Whether a tokenizer has parts of the kinds that its tokenizer.json has, and the settings of its model.
 
-    Settings of the other parts may come from tokenizer_config.json.
+    transformers builds a class of its own name, such as BertTokenizer, from the file's vocabulary alone since version
+    5. Normalizers and pre-tokenizers of other kinds than the class's are left out, and nothing says so. Settings of
+    parts of the same kinds may come from tokenizer_config.json. A slow tokenizer reads other files.
     """
+    if type(tokenizer) is PreTrainedTokenizerFast or not tokenizer.is_fast:
+        return True
+    state, backend = json.loads(file.read_text(encoding="utf-8")), tokenizer.backend_tokenizer
     for name in ("normalizer", "pre_tokenizer", "post_processor"):
-        part = getattr(tokenizer, name)
-        if _kinds([json.loads(part.__getstate__()) if part else None]) != _kinds([state[name]]):
+        part = getattr(backend, name)
+        read, stated = _kinds([json.loads(part.__getstate__()) if part else None]), _kinds([state[name]])
+        if read not in (stated, ["Lowercase", *stated]):  # do_lower_case of sentence-transformers
             return False
     settings = {name: setting for name, setting in state["model"].items() if name not in ("vocab", "merges")}
-    return all(getattr(tokenizer.model, name, setting) == setting for name, setting in settings.items())
+    return all(getattr(backend.model, name, setting) == setting for name, setting in settings.items())
 
 
 def _kinds(parts: list[Any]) -> list[str]:
-    """List the kinds of parts of a tokenizer, with those inside them, without their settings."""
+    """List the kinds of parts of a tokenizer in their order, without their settings."""
     kinds = []
     while parts:
         part, *parts = parts
-        if part is not None:
+        if part is None:
+            continue
+        if part["type"] == "Sequence":
+            inside = part.get("normalizers") or part.get("pretokenizers") or part.get("processors") or []
+            parts = [*inside, *parts]
+        else:
             kinds.append(part["type"])
-            parts = [*part.get("normalizers", ()), *part.get("pretokenizers", ()), *part.get("processors", ()), *parts]
     return kinds
 
 

@@ -45,10 +45,11 @@ from distilvec.models.load import (
     load_tokenizer,
     resolve_model,
     role_prompts,
+    tokenizer_file,
     tokenizer_notes,
 )
 from distilvec.models.parts import is_static, lengthen, position_limit, stated_positions
-from distilvec.models.tokenizers import give_padding
+from distilvec.models.tokenizers import give_padding, notes_on_file
 from distilvec.students.after_pooling import has_own_modules, kept_modules, why_not_kept, width_behind
 from distilvec.students.factorize import factorize
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
@@ -98,6 +99,8 @@ def build_with_notes(
         torch.manual_seed(seed)
         if section.config is not None:
             source = StudentSource("the fresh student", [fresh_transformer(section, vocabulary)], {})
+            file = tokenizer_file(ModelName(section.tokenizer, section.revision)) if section.tokenizer else None
+            notes = notes_on_file(source.modules[0], file) if file is not None and vocabulary is None else ()
         else:
             source = load_source(section, teacher)
             own_modules = own_modules_of(section, source, teacher, compatible)

@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from distilvec.core.errors import DistilvecError, about
 from distilvec.core.extras import require_extra
 from distilvec.core.model_name import ModelName
-from distilvec.models.load import load_tokenizer
+from distilvec.models.load import load_tokenizer, tokenizer_file
+from distilvec.models.tokenizers import has_all_parts
 from distilvec.vocabulary.edit import fast_tokenizer, with_renamed_tokens
 from distilvec.vocabulary.pieces import EDGES, SAME_ROLE, SPACE, Pieces, State, components
 
@@ -40,6 +41,7 @@ _BONUS = 0.1  # a given piece's score is the best score per byte minus this
 def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
     """Read the tokenizer `name`: a model's folder or id as it is, a `.json` or `.model` file with the roles of `like`.
 
+    Of a folder or id the whole tokenizer.json counts, also where transformers leaves parts of it out.
     `like` is the tokenizer of the model that gets the new one. Files name no roles: special tokens get theirs by their
     usual names, and tokens of the roles that `like` puts around a text are put there. A missing padding token is added.
     """
@@ -47,6 +49,10 @@ def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
     with about(OPTION, name):
         if kind not in (".json", ".model") or path.is_dir():
             tokenizer = load_tokenizer(ModelName(name))
+            file = tokenizer_file(ModelName(name))
+            if file is not None and not has_all_parts(tokenizer, file):
+                state = json.loads(file.read_text(encoding="utf-8"))
+                tokenizer = fast_tokenizer({**state, "truncation": None, "padding": None}, tokenizer)
             _add_padding(tokenizer, like)
             return tokenizer
         if not path.is_file():

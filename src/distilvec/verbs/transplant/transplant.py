@@ -27,7 +27,7 @@ from distilvec.core.vectors import spread_items
 from distilvec.data.sources import read_source, source_files
 from distilvec.formats.replace import check_replaceable, is_ours, real
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.models.load import folder_of, load_model, model_name, resolve_model
+from distilvec.models.load import folder_of, load_model, model_name, resolve_model, tokenizer_notes
 from distilvec.models.origin import origin, terms_of
 from distilvec.report.json_values import from_json
 from distilvec.report.model_card import card_data
@@ -152,6 +152,8 @@ def transplant_folder(
             kind = type(model[0]).__name__
             raise DistilvecError(f"{name} begins with a {kind} module.", "Take a model that begins with a transformer.")
         pieces = Pieces(model.tokenizer, f"the tokenizer of {name}")
+        for note in tokenizer_notes(ModelName(name), model):
+            log(f"{name}: {note}.")
     if max_length is not None:
         check_length(model[0], max_length)
     prompts = list(dict.fromkeys(prompt for prompt in (model.prompts or {}).values() if prompt))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # transformers 5.23.0: a tokenizer that 4.57.6 saved as BertTokenizerFast loses its normalizer, its splits of digits,
-# its longest word and its template, without a warning. Beside tokenizers 0.22 and 0.23.
+# its longest word and its template, without a warning.
 #
 # In 4.57.6 a BertTokenizerFast is what its tokenizer.json states. 5.23.0 makes a BertTokenizer of the vocabulary alone,
 # with the parts of BERT, and is_fast stays True. Communities that gave BERT a normalizer for their language (here the

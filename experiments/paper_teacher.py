@@ -118,6 +118,18 @@ ROWS = {
     "own-turkish-long": Row("own", "turkish", epochs=2),
 }
 
+CONTRASTS = {  # rows that differ in one thing
+    "32,000 new tokens for the teacher's": ("own", "teacher"),
+    "the hybrid for the teacher's tokens": ("hybrid", "teacher"),
+    "training on Turkish texts, 32,000 tokens": ("own-turkish", "own"),
+    "a second pass over them": ("own-turkish-long", "own-turkish"),
+    "training on several languages, hybrid": ("hybrid-mixed", "hybrid"),
+    "vectors with the STS prompt for those without, 32,000 tokens": ("own-turkish-prompt", "own-turkish"),
+    "the same, hybrid": ("hybrid-mixed-prompt", "hybrid-mixed"),
+    "the same, trim": ("trim-prompt", "trim-turkish"),
+    "12 layers for 24, trim, trained": ("trim-12-layers", "trim-turkish"),
+}
+
 
 @dataclass(frozen=True)
 class Texts:
@@ -173,7 +185,8 @@ def main() -> None:
         row = work.row(name)
         print(name, {key: value for key, value in row.items() if key != "samples"}, flush=True)
         write_json(arguments.json, results(arguments.workspace))
-    print(table(results(arguments.workspace)))
+    made = results(arguments.workspace)
+    print(f"{table(made)}\n\n{contrasts_table(made)}")
 
 
 @dataclass(frozen=True)
@@ -305,12 +318,28 @@ class Work:
 
 
 def results(workspace: Path) -> dict[str, Any]:
-    """Return the figures of the rows that are there."""
+    """Return the figures of the rows that are there, and what changes between two of them."""
     stored = {name: workspace / "rows" / f"{name}.json" for name in ROWS}
     rows = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in stored.items() if path.exists()}
     if "teacher" not in rows:  # the others are compared with it
-        return {"machine": machine(), "rows": {}}
-    return {"machine": machine(), "rows": {name: figures(row, rows["teacher"]) for name, row in rows.items()}}
+        return {"machine": machine(), "rows": {}, "contrasts": {}}
+    return {
+        "machine": machine(),
+        "rows": {name: figures(row, rows["teacher"]) for name, row in rows.items()},
+        "contrasts": {
+            name: contrast(rows[first], rows[second])
+            for name, (first, second) in CONTRASTS.items()
+            if first in rows and second in rows
+        },
+    }
+
+
+def contrast(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return what the scores of a row are above those of another one."""
+    return {
+        **{way: difference(sample(first, way), sample(second, way)) for way in ("bare", "prompted")},
+        "tquad": points(np.array(first["tquad"]) - np.array(second["tquad"])),
+    }
 
 
 def figures(row: Mapping[str, Any], teacher: Mapping[str, Any]) -> dict[str, Any]:
@@ -340,7 +369,12 @@ def sample(row: Mapping[str, Any], way: str) -> Sample:
 
 def difference(first: Sample, second: Sample) -> list[float]:
     """Return the difference of two models' Spearman correlations in points, with the ends of its interval."""
-    change = difference_interval([row_values(first) - row_values(second)])
+    return points(row_values(first) - row_values(second))
+
+
+def points(values: np.ndarray) -> list[float]:
+    """Return the mean of differences by row in points, with the ends of its interval."""
+    change = difference_interval([values])
     assert change is not None
     return [change.difference, change.low, change.high]
 
@@ -367,6 +401,15 @@ def table(results: Mapping[str, Any]) -> str:
     head = ["model", "tokens", "of them in the Turkish texts", "parameters", "overlap@10", "no prompt", "STS prompt"]
     head += ["no prompt, less the teacher without", "less the teacher with its prompt", "TQuAD"]
     return markdown_table(head, lines, columns="l" + "r" * (len(head) - 1))
+
+
+def contrasts_table(results: Mapping[str, Any]) -> str:
+    """Return the table of single changes."""
+    head = ["change", "STSb-TR, no prompt", "STSb-TR, STS prompt", "TQuAD"]
+    rows = []
+    for name, changes in results["contrasts"].items():
+        rows.append([name, *(signed(changes[way]) for way in ("bare", "prompted", "tquad"))])
+    return markdown_table(head, rows, columns="lrrr")
 
 
 def signed(change: Sequence[float]) -> str:

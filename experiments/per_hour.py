@@ -10,8 +10,9 @@ measured on 1,000 of them. The table is printed at the end.
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ import torch
 from benchmarks.markdown import markdown_table
 from benchmarks.results import earlier_results
 from benchmarks.stopwatch import machine, processor_time
+from distilvec.config.schema import Recipe
 from distilvec.core.files import write_json
 from distilvec.core.model_name import ModelName
+from distilvec.data.readers import read_rows
 from distilvec.models.load import load_model
 from distilvec.pipeline.run import run
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.verbs.run.sweep import Member, expand_sweep
-from experiments.linear_layer import english_texts
 from experiments.real_teachers import row_of
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "sweeps" / "per_hour.yaml"
@@ -50,8 +52,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results = earlier_results(arguments.json, {"machine": machine(), "teacher_texts_per_second": None, "rows": {}})
-    results["teacher_texts_per_second"] = results["teacher_texts_per_second"] or teacher_rate(arguments.teacher)
-    for member in expand_sweep(RECIPE, [f"teacher={{model: {arguments.teacher}}}"]):
+    members = list(expand_sweep(RECIPE, [f"teacher={{model: {arguments.teacher}}}"]))
+    if results["teacher_texts_per_second"] is None:
+        results["teacher_texts_per_second"] = teacher_rate(arguments.teacher, members[0].recipe)
+    for member in members:
         name = member.name.split(",")[0]
         if name not in results["rows"]:
             results["rows"][name] = measured(member, arguments.out / member.name)
@@ -60,14 +64,24 @@ def main() -> None:
     print(table(results))
 
 
-def teacher_rate(teacher: str) -> float:
-    """Return the texts that the teacher embeds in a second of the processor."""
+def teacher_rate(teacher: str, recipe: Recipe) -> float:
+    """Return the texts of a recipe that the teacher embeds in a second of the processor."""
     embedder = ModelEmbedder(load_model(ModelName(teacher)), teacher)
-    texts = english_texts(TIMED_TEXTS)
+    texts = list(drawn_texts(recipe))
     embedder.embed_prompted(texts[:64])
     began = processor_time()
     embedder.embed_prompted(texts)
-    return TIMED_TEXTS / (processor_time() - began)
+    return len(texts) / (processor_time() - began)
+
+
+def drawn_texts(recipe: Recipe) -> Iterator[str]:
+    """Yield TIMED_TEXTS texts of a recipe's sources, of each as large a share as the recipe takes."""
+    assert recipe.corpus is not None
+    limits = [source.limit or 0 for source in recipe.corpus.sources]
+    for source, limit in zip(recipe.corpus.sources, limits, strict=True):
+        rows = [row for _, row in read_rows(Path(source.path)) if isinstance(row, Mapping)]
+        texts = list(dict.fromkeys(str(row["text"]) for row in rows))
+        yield from random.Random(0).sample(texts, round(TIMED_TEXTS * limit / sum(limits)))
 
 
 def measured(member: Member, folder: Path) -> dict[str, Any]:
@@ -82,7 +96,9 @@ def measured(member: Member, folder: Path) -> dict[str, Any]:
 
     finished = run(member.recipe, folder, restart=folder.exists(), callbacks=[clock])
     assert finished is not None and finished.record.training is not None
-    return {**row_of(folder), "texts": finished.record.training.texts, "processor_minutes": (times[-1] - times[0]) / 60}
+    training = finished.record.training
+    minutes = (times[-1] - times[0]) / 60
+    return {**row_of(folder), "texts": training.texts, "epochs": training.epochs, "processor_minutes": minutes}
 
 
 def table(results: Mapping[str, Any]) -> str:
@@ -92,7 +108,7 @@ def table(results: Mapping[str, Any]) -> str:
     rows = sorted(results["rows"].items(), key=lambda item: -mean_share(item[1], "asymmetric"))
     lines = []
     for name, row in rows:
-        teacher = row["texts"] / results["teacher_texts_per_second"] / 60
+        teacher = row["texts"] / row["epochs"] / results["teacher_texts_per_second"] / 60
         overlap = row["overlap"]["student"]["among"]
         cells = [f"{teacher:.1f}", f"{row['processor_minutes']:.1f}", f"{row['distance']['student']:.3f}"]
         cells.append("{mean:.3f} [{low:.3f}, {high:.3f}]".format(**overlap))

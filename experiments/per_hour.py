@@ -79,7 +79,8 @@ def drawn_texts(recipe: Recipe) -> Iterator[str]:
     assert recipe.corpus is not None
     limits = [source.limit or 0 for source in recipe.corpus.sources]
     for source, limit in zip(recipe.corpus.sources, limits, strict=True):
-        rows = [row for _, row in read_rows(Path(source.path)) if isinstance(row, Mapping)]
+        assert source.path is not None
+        rows = [row for _, row in read_rows(source.path) if isinstance(row, Mapping)]
         texts = list(dict.fromkeys(str(row["text"]) for row in rows))
         yield from random.Random(0).sample(texts, round(TIMED_TEXTS * limit / sum(limits)))
 

@@ -23,11 +23,11 @@ from benchmarks.results import earlier_results
 from benchmarks.stopwatch import machine, processor_time
 from distilvec.config.schema import Recipe
 from distilvec.core.files import write_json
-from distilvec.core.model_name import ModelName
 from distilvec.data.readers import read_rows
-from distilvec.models.load import load_model
+from distilvec.pipeline.decide import hardware_dtype
 from distilvec.pipeline.run import run
 from distilvec.teachers.model_embedder import ModelEmbedder
+from distilvec.teachers.open import open_teacher
 from distilvec.verbs.run.sweep import Member, expand_sweep
 from experiments.real_teachers import row_of
 
@@ -54,7 +54,7 @@ def main() -> None:
     results = earlier_results(arguments.json, {"machine": machine(), "teacher_texts_per_second": None, "rows": {}})
     members = list(expand_sweep(RECIPE, [f"teacher={{model: {arguments.teacher}}}"]))
     if results["teacher_texts_per_second"] is None:
-        results["teacher_texts_per_second"] = teacher_rate(arguments.teacher, members[0].recipe)
+        results["teacher_texts_per_second"] = teacher_rate(members[0].recipe)
     for member in members:
         name = member.name.split(",")[0]
         if name not in results["rows"]:
@@ -64,14 +64,17 @@ def main() -> None:
     print(table(results))
 
 
-def teacher_rate(teacher: str, recipe: Recipe) -> float:
-    """Return the texts of a recipe that the teacher embeds in a second of the processor."""
-    embedder = ModelEmbedder(load_model(ModelName(teacher)), teacher)
+def teacher_rate(recipe: Recipe) -> float:
+    """Return the texts that a recipe's teacher embeds in a second of the processor, in the precision of a run."""
+    assert recipe.teacher is not None
+    section = recipe.teacher.model_copy(update={"dtype": hardware_dtype("cpu")})
     texts = list(drawn_texts(recipe))
-    embedder.embed_prompted(texts[:64])
-    began = processor_time()
-    embedder.embed_prompted(texts)
-    return len(texts) / (processor_time() - began)
+    with open_teacher(section, "cpu") as embedder:
+        assert isinstance(embedder, ModelEmbedder)
+        embedder.embed_prompted(texts[:64])
+        began = processor_time()
+        embedder.embed_prompted(texts)
+        return len(texts) / (processor_time() - began)
 
 
 def drawn_texts(recipe: Recipe) -> Iterator[str]:

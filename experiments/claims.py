@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,6 +178,7 @@ def surgery_claims(read: Read) -> list[Claim]:
             )
             setting = f"e5 with its prompts, for embeddinggemma without; {chosen}; {test}"
             claims.append(Claim(what, setting, printed, gap(ours, theirs), TURKISH, seeds=equal.get(name, "3")))
+    claims += paper_teacher_claims(read)
     prompt = Gap(*read("teacher_prompts")["rows"]["STS"]["against_none"])
     what, setting = "STSb-TR, the teacher's STS prompt less none", "embeddinggemma itself; validation pairs"
     claims.append(Claim(what, setting, None, prompt, "python -m experiments.teacher_prompts", seeds="1,500 pairs"))
@@ -202,6 +203,23 @@ def surgery_claims(read: Read) -> list[Claim]:
     what, setting = "Turkish texts shorter by, %", "MiniLM's English tokens → 8,000 new tokens; STSb-TR"
     claims.append(Claim(what, setting, None, shorter, "python -m experiments.surgery turkish", SHARE, ""))
     return claims
+
+
+def paper_teacher_claims(read: Read) -> Iterator[Claim]:
+    """Students of the paper's teacher against it, both without a prompt."""
+    rows = read("paper_teacher")["rows"]
+    tokens = {
+        "own-turkish-long": "32,000 new tokens",
+        "hybrid-mixed": "the paper's hybrid",
+    }
+    for name, chosen in tokens.items():
+        training = rows[name]["training"]
+        passes = "one pass" if training["epochs"] == 1 else f"{training['epochs']} passes"
+        trained = f"{training['texts'] // training['epochs']:,} texts in {passes}, for 580,000"
+        setting = f"embeddinggemma, both without a prompt; {chosen}; {trained}; validation pairs"
+        less = Gap(*rows[name]["bare"]["less_bare_teacher"])
+        command = "python -m experiments.paper_teacher"
+        yield Claim("STSb-TR, student less teacher", setting, STSB_TR, less, command, seeds="1, by pair")
 
 
 def emo_claims(read: Read) -> list[Claim]:

@@ -27,7 +27,9 @@ from experiments.pages.costs import (
     transport_line,
 )
 from experiments.pages.parts import ENGLISH, STAR, Parts, main_students, read, rival, surgery_part, tables
+from experiments.paper_teacher import contrasts_table as paper_teacher_contrasts
 from experiments.paper_teacher import table as paper_teacher_table
+from experiments.per_hour import table as per_hour_table
 from experiments.real_teachers import STARTS, contrast_line, surgery_table
 from experiments.real_teachers import table as teachers_table
 from experiments.result_students import distances_table
@@ -52,6 +54,7 @@ def parts() -> Parts:
         "docs/papers/redact.md": {
             "distances": f"{distance_table(main_students())}\n\n{STAR}",
             "long": tables(("result_students", partial(distances_table, names=ENGLISH, untouched=rival()))),
+            "per_hour": tables(("per_hour", per_hour_table)),
             "teachers": tables(
                 ("real_teachers", partial(teachers_table, names=STARTS, untouched=rival())),
                 ("real_teachers", contrast_line),
@@ -61,6 +64,7 @@ def parts() -> Parts:
         "docs/papers/surgery.md": {
             "prompts": tables(("teacher_prompts", prompts_table)),
             "paper_teacher": tables(("paper_teacher", paper_teacher_table)),
+            "paper_teacher_changes": tables(("paper_teacher", paper_teacher_contrasts)),
             "larger": tables(("real_teachers_turkish", surgery_table)),
             "sizes": surgery_part("sizes", sizes_summary),
             "all_sizes": surgery_part("sizes", sizes_table),

@@ -162,10 +162,11 @@ def notes_on_file(module: Any, file: Path) -> tuple[str, ...]:
     others = [word for word in words if read.encode(word).ids != stated.encode(word).ids]
     if not others:
         return ()
+    example = min(others, key=lambda word: (not word.isalpha(), len(word)))
     return (
         f"transformers {transformers.__version__} makes a {type(module.tokenizer).__name__} of its vocabulary alone. "
         f"The whole tokenizer.json gives other tokens for {len(others):,} of {len(words):,} words, such as "
-        f'{others[0]!r}. To read it, write "tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json',
+        f'{example!r}. To read it, write "tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json',
     )
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding, Transformer
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import PreTokenizer
 from transformers import AutoModel, AutoTokenizer, T5Gemma2Config, T5Gemma2ForConditionalGeneration
 from transformers.models.t5gemma2.modeling_t5gemma2 import T5Gemma2Encoder
 
@@ -27,6 +28,7 @@ from distilvec.core.info import TeacherInfo
 from distilvec.core.model_name import ModelName
 from distilvec.models.checks import check_complete
 from distilvec.models.load import load_backbone, load_tokenizer
+from distilvec.models.tokenizers import has_all_parts
 from distilvec.pipeline.resolve import resolve
 from distilvec.students.build import build_student
 from distilvec.students.shape import read_shape
@@ -309,6 +311,20 @@ def test_parts_of_a_tokenizer_that_transformers_leaves_out_are_told(
     change_json(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
     assert SentenceTransformer(str(folder), device="cpu").tokenizer(word)["input_ids"] == stated
     assert not notes(teacher__model=str(folder))
+
+
+def test_a_tokenizer_with_a_part_in_python_is_no_other_tokenizer(tmp_path):
+    """As RoFormer's, which cuts Chinese words in Python: no file can state such a part."""
+
+    class Cutter:
+        def pre_tokenize(self, text):
+            text.split(lambda number, piece: [piece])
+
+    folder = architectures.bert(tmp_path)
+    change_json(folder / "tokenizer_config.json", tokenizer_class="BertTokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Cutter())
+    assert has_all_parts(tokenizer, folder / "tokenizer.json")
 
 
 def test_lower_case_by_its_setting_is_no_other_tokenizer(tmp_path):

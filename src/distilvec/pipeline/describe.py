@@ -32,7 +32,7 @@ from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manife
 from distilvec.teachers.model_embedder import ModelEmbedder, special_tokens
 from distilvec.teachers.open import OpenTeacher, open_teacher
 
-# A number is raised when the same settings and files would give another description, which notes of transformers are of
+# Raised when the same settings and files would give another description; what is read of a tokenizer is transformers'
 FORMAT = (6, transformers.__version__)
 STUDENT_FORMAT = (8, transformers.__version__)
 

@@ -12,7 +12,8 @@ share of the teacher's ten nearest among 3,000 training texts that is found for 
 Differences are paired by row.
 
 Every row is stored in WORKSPACE as soon as it is there, so that the same command goes on; `--rows` names those to
-make, and several calls may share a WORKSPACE. Nothing made of this teacher may be published (its terms).
+make, and several calls may share a WORKSPACE. The file keeps its rows of another WORKSPACE. Nothing made of this
+teacher may be published (its terms).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -126,8 +127,9 @@ CONTRASTS = {  # what changes from the second row to the first
     "hybrid: trained on several languages": ("hybrid-mixed", "hybrid"),
     "32,000 tokens: vectors with the STS prompt for those without": ("own-turkish-prompt", "own-turkish"),
     "hybrid: vectors with the STS prompt for those without": ("hybrid-mixed-prompt", "hybrid-mixed"),
-    "trim: trained on vectors with the STS prompt": ("trim-prompt", "trim"),
-    "trim: 12 layers, trained, for 24, untrained": ("trim-12-layers", "trim"),
+    "trim: trained on Turkish": ("trim-turkish", "trim"),
+    "trim: vectors with the STS prompt for those without": ("trim-prompt", "trim-turkish"),
+    "trim: 12 of 24 layers, both trained": ("trim-12-layers", "trim-turkish"),
 }
 
 
@@ -184,8 +186,8 @@ def main() -> None:
     for name in arguments.rows:
         row = work.row(name)
         print(name, {key: value for key, value in row.items() if key != "samples"}, flush=True)
-        write_json(arguments.json, results(arguments.workspace))
-    made = results(arguments.workspace)
+        write_json(arguments.json, results(arguments.workspace, stored_results(arguments.json)))
+    made = stored_results(arguments.json)
     print(f"{table(made)}\n\n{contrasts_table(made)}")
 
 
@@ -317,21 +319,36 @@ class Work:
         return np.load(file)
 
 
-def results(workspace: Path) -> dict[str, Any]:
-    """Return the figures of the rows that are there, and what changes between two of them."""
+def stored_results(file: Path) -> dict[str, Any]:
+    """Return what the results file has, without rows where it is missing."""
+    if not file.exists():
+        return {"rows": {}, "contrasts": {}}
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def results(workspace: Path, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results `before` with the rows that are there and what changes between two of them."""
     stored = {name: workspace / "rows" / f"{name}.json" for name in ROWS}
     rows = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in stored.items() if path.exists()}
     if "teacher" not in rows:  # the others are compared with it
-        return {"machine": machine(), "rows": {}, "contrasts": {}}
+        return dict(before)
+    made = {name: figures(row, rows["teacher"]) for name, row in rows.items()}
+    changes = {
+        name: contrast(rows[first], rows[second])
+        for name, (first, second) in CONTRASTS.items()
+        if first in rows and second in rows
+    }
     return {
         "machine": machine(),
-        "rows": {name: figures(row, rows["teacher"]) for name, row in rows.items()},
-        "contrasts": {
-            name: contrast(rows[first], rows[second])
-            for name, (first, second) in CONTRASTS.items()
-            if first in rows and second in rows
-        },
+        "rows": in_order(ROWS, {**before["rows"], **made}),
+        "contrasts": in_order(CONTRASTS, {**before["contrasts"], **changes}),
     }
+
+
+def in_order(names: Iterable[str], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was found of the names, in their order."""
+    return {name: found[name] for name in names if name in found}
 
 
 def contrast(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, list[float]]:

@@ -13,7 +13,8 @@ from refusals import refused
 from transformers import CONFIG_MAPPING, AutoModel, AutoTokenizer, T5Config, T5EncoderModel
 
 from distilvec.core.errors import DistilvecError
-from distilvec.students.layers import best_layers, choose_layers, cut_layers, layer_list, only_layers, rebuild
+from distilvec.students.layer_choice import best_layers
+from distilvec.students.layers import choose_layers, cut_layers, layer_list, only_layers, rebuild
 
 # (architecture, layers kept): also several in a row, a changed layer pattern, and a first layer that is not layer 0
 CUTS = [(name, [0, 2, 3]) for name in ARCHITECTURES] + [
@@ -245,12 +246,33 @@ def test_the_best_layers_are_found_among_all_or_one_by_one(
     best, found = best_layers(model, 3, distance)
     assert len(found) == 10 and all(keep[0] == 0 for keep in found), "ModernBERT's layer 0 is always the first"
     assert best == list(min(found, key=found.__getitem__))
-    monkeypatch.setattr("distilvec.students.layers.MOST_CHOICES", 9)
+    monkeypatch.setattr("distilvec.students.layer_choice.MOST_CHOICES", 9)
     greedy, some = best_layers(model, 3, distance)
     assert len(some) < 12 and some[tuple(greedy)] == min(value for keep, value in some.items() if len(keep) == 3), (
         "the last step compares what it adds, and the spread layers"
     )
     assert some[tuple(greedy)] <= found[0, 2, 5]
+
+
+@pytest.mark.parametrize("name", [*ARCHITECTURES, *OTHERS])
+def test_layers_that_the_next_choice_begins_with_run_once(name: str, folders: dict[str, Path]) -> None:
+    """On several batches; the distances are those of every choice alone, to the last bit."""
+    model = load(folders[name])
+    ran = []
+    for layer in layer_list(model)[1]:
+        next(layer.children()).register_forward_hook(lambda *_: ran.append(1))
+
+    def distance() -> float:
+        return sum(float(states(model, folders[name])[:, 0].norm()) for _ in range(2))
+
+    _, found = best_layers(model, 2, distance)
+    shared = len(ran)
+    ran.clear()
+    for keep, value in found.items():
+        with only_layers(model, keep):
+            assert distance() == value
+    assert shared < len(ran), "with less work"
+    assert not any("forward" in vars(layer) for layer in layer_list(model)[1])
 
 
 class Eight:
@@ -288,7 +310,7 @@ def test_a_glance_decides_which_of_many_choices_are_measured(tmp_path: Path) -> 
 def test_a_glance_decides_which_layers_are_measured_where_they_are_added_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distilvec.students.layers.MOST_CHOICES", 10)
+    monkeypatch.setattr("distilvec.students.layer_choice.MOST_CHOICES", 10)
     eight = Eight(tmp_path / "bert")
     added, found = best_layers(eight.model, 3, eight.distance)
     assert eight.measured == len(found) <= 1 + 8 + 7 + 6

@@ -34,7 +34,8 @@ from distilvec.pipeline.job import Job
 from distilvec.pipeline.objectives import make_objective, required_outputs
 from distilvec.pipeline.student import untrained_student
 from distilvec.students.encoder import Encoder
-from distilvec.students.layers import best_layers, choose_layers, number_of_distances
+from distilvec.students.layer_choice import best_layers, number_of_distances
+from distilvec.students.layers import choose_layers
 from distilvec.students.regression import logistic, mean_distance, ridge
 from distilvec.train.checkpoint import read_tensors, with_prefix, write_tensors
 from distilvec.train.stages import any_in_teacher_space

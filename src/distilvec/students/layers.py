@@ -1,4 +1,4 @@
-"""The layers of a backbone: choice of those to keep, removal of the others, fresh weights.
+"""The layers of a backbone: a run with some of them, removal of the others, fresh weights.
 
 A pruned backbone is built again from its own, shortened configuration, as it is read from a file, and takes over the
 kept weights. So everything that depends on a layer's number (cache index, sliding window, kinds of attention, a first
@@ -10,9 +10,7 @@ make for every one, is found by comparing it with a backbone of fewer layers, an
 from __future__ import annotations
 
 import copy
-import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +23,6 @@ from distilvec.config.student import LayersSection
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.vectors import evenly_spread
 
-MOST_CHOICES = 300  # that are all compared
-FINALISTS = 16  # choices that are measured after a glance at all of them
-FINALISTS_OF_A_STEP = 2  # of the layers that may be added next
 _NUMBERS = ("layer_idx", "layer_id")  # of a layer, for its entry in a decoder's cache; the second is GPT-Neo's
 
 
@@ -53,75 +48,6 @@ def choose_layers(layers: int | list[int] | LayersSection, total: int) -> list[i
     return list(layers)
 
 
-def best_layers(
-    model: PreTrainedModel, count: int, distance: Callable[[], float], glance: Callable[[], float] | None = None
-) -> tuple[list[int], dict[tuple[int, ...], float]]:
-    """Choose `count` layers by `distance`, called while the model runs with a choice only; and every distance found.
-
-    All choices are compared if there are at most 300. Of more than 300, layers are added one by one, each the best next
-    to those chosen before. Where a `glance` gives the distance of fewer texts, it decides which 16 choices are
-    measured, or which two for the next layer. The evenly spread ones are measured beside them. The model is unchanged
-    afterwards.
-    """
-    _, layers = layer_list(model)
-    total = len(layers)
-    distances: dict[tuple[int, ...], float] = {}
-    glances: dict[tuple[int, ...], float] = {}
-    # Layers that may come first: ModernBERT's layer 0 lacks the norm of the others, and nothing can replace it
-    kinds = [layer.state_dict().keys() for layer in layers]
-    first_layers = [number for number in range(total) if kinds[number] == kinds[0]]
-
-    outside = _outside_layers(model) if total > 1 else None
-
-    def is_possible(keep: Sequence[int]) -> bool:
-        return keep[0] in first_layers and not _changed_by_reading(model.config, keep)
-
-    def measured(keep: Sequence[int]) -> float:
-        if tuple(keep) not in distances:
-            with only_layers(model, keep, outside):
-                distances[tuple(keep)] = distance()
-        return distances[tuple(keep)]
-
-    def nearest_at_a_glance(choices: list[list[int]], number: int) -> list[list[int]]:
-        if glance is None or len(choices) <= number:
-            return choices
-        for keep in choices:
-            with only_layers(model, keep, outside):
-                glances[tuple(keep)] = glance()
-        return sorted(choices, key=lambda keep: glances[tuple(keep)])[:number]
-
-    spread = choose_layers(count, total)
-    measured(spread)  # always measured, for the report
-    if _all_compared(count, total):
-        choices = [list(keep) for keep in itertools.combinations(range(total), count) if is_possible(keep)]
-        if _many(count, total):
-            choices = nearest_at_a_glance(choices, FINALISTS)
-        return min([*choices, *filter(is_possible, [spread])], key=measured), {**glances, **distances}
-    chosen: list[int] = []
-    for _ in range(count):
-        candidates = [sorted([*chosen, layer]) for layer in range(total) if layer not in chosen]
-        nearest = nearest_at_a_glance([*filter(is_possible, candidates)], FINALISTS_OF_A_STEP)
-        chosen = min(nearest, key=measured)
-    return min(filter(is_possible, [chosen, spread]), key=measured), {**glances, **distances}
-
-
-def number_of_distances(count: int, total: int, glances: bool) -> int:
-    """Return how many distances `best_layers` asks for at most, glances included."""
-    if _all_compared(count, total):
-        finalists = FINALISTS + 1 if glances and _many(count, total) else 0  # with the evenly spread layers
-        return math.comb(total, count) + finalists
-    finalists = FINALISTS_OF_A_STEP * count if glances else 0
-    return 1 + sum(total - chosen for chosen in range(count)) + finalists
-
-
-def _many(count: int, total: int) -> bool:
-    return math.comb(total, count) > 2 * FINALISTS
-
-
-def _all_compared(count: int, total: int) -> bool:
-    return math.comb(total, count) <= MOST_CHOICES
-
-
 @dataclass(frozen=True)
 class OutsideLayers:
     """What a backbone has for each layer outside of the list of its layers.
@@ -143,7 +69,7 @@ def only_layers(model: PreTrainedModel, keep: Sequence[int], outside: OutsideLay
     path, layers = layer_list(model)
     total = len(layers)
     if outside is None:
-        outside = _outside_layers(model) if total > 1 else OutsideLayers({}, [])
+        outside = outside_layers(model)
     parent, _, name = path.rpartition(".")
     holder = model.get_submodule(parent)
     text = model.config.get_text_config()
@@ -195,7 +121,7 @@ def cut_layers(model: PreTrainedModel, keep: list[int]) -> PreTrainedModel:
         if prefix in renumbered:
             weights[renumbered[prefix] + name.removeprefix(prefix)] = value
     config = _cut_config(model.config, keep)
-    changed = _changed_by_reading(model.config, keep)
+    changed = changed_by_reading(model.config, keep)
     if changed:
         raise DistilvecError(
             f"{type(model).__name__} does not run with the layers {keep}: {', '.join(changed)} would be others in the "
@@ -266,7 +192,7 @@ def _cut_settings(text: PretrainedConfig, keep: Sequence[int]) -> dict[str, Any]
     return {**cut, "num_hidden_layers": len(keep)}
 
 
-def _changed_by_reading(config: PretrainedConfig, keep: Sequence[int]) -> list[str]:
+def changed_by_reading(config: PretrainedConfig, keep: Sequence[int]) -> list[str]:
     """List settings of a cut configuration that are others when it is read from a file.
 
     EmbeddingGemma 2 gives its last layer full attention, whatever the file says.
@@ -283,8 +209,10 @@ def _blocks_of(weight: torch.Tensor, dim: int, total: int, keep: Sequence[int]) 
     return torch.cat([blocks[layer] for layer in keep], dim)
 
 
-def _outside_layers(model: PreTrainedModel) -> OutsideLayers:
-    """Find what a backbone of several layers has for each of them outside of their list."""
+def outside_layers(model: PreTrainedModel) -> OutsideLayers:
+    """Find what a backbone has for each of its layers outside of their list; nothing where it has a single layer."""
+    if model.config.get_text_config().num_hidden_layers == 1:
+        return OutsideLayers({}, [])
     last = model.config.get_text_config().num_hidden_layers - 1
     return _compared(model, _built(model, _cut_config(model.config, [last])))
 

@@ -293,6 +293,21 @@ def test_an_index_of_usearch_gives_the_vectors_of_its_keys(scalar, tolerance, fo
     assert table.similarity == ("euclidean" if scalar != "i8" else "cosine")
 
 
+def test_keys_of_usearch_may_be_hashes_of_64_bits(folder):
+    needed("usearch")
+    from usearch.index import Index
+
+    keys = np.random.default_rng(3).integers(0, 2**64, 60, dtype=np.uint64)
+    assert (keys >= 2**63).any()
+    index = Index(ndim=DIM, metric="l2sq", dtype="f32")
+    index.add(keys, VECTORS)
+    index.save(str(folder / "db" / "my.usearch"))
+    rows = [{"id": int(key), "text": text} for key, text in zip(keys, TEXTS, strict=True)]
+    (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, found = read(str(folder / "db" / "my.usearch"), folder, texts=folder / "texts.jsonl")
+    expect(found, set(range(60)), VECTORS, 0)
+
+
 def test_indexes_of_usearch_without_one_vector_a_key_are_refused(folder):
     needed("usearch")
     from usearch.index import Index

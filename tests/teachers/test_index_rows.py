@@ -344,6 +344,27 @@ def test_roles_stay_with_a_limit(tmp_path):
         expect(read(section, tmp_path), TEXTS[1::2], VECTORS[1::2])
 
 
+def test_roles_beside_the_texts_of_an_array_are_read(tmp_path):
+    np.save(tmp_path / "v.npy", VECTORS)
+    rows = [{"text": text, "role": role} for text, role in zip(TEXTS, ["query", "document"] * 30, strict=True)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    section = TeacherSection(vectors=tmp_path / "v.npy", texts=tmp_path / "t.jsonl", prompts={"query": "find: "})
+    expect(read(section, tmp_path), TEXTS[1::2], VECTORS[1::2])
+
+
+@pytest.mark.parametrize("ids", [[1000.0 + row for row in range(60)], [b"%d" % (1000 + row) for row in range(60)]])
+def test_ids_and_documents_of_a_table_are_those_of_its_copy(ids, tmp_path):
+    """pandas makes floats of numbers beside a missing one; an empty name names no document."""
+    names = ["", "guide", None] * 20
+    section = table_of("parquet", tmp_path, {"text": TEXTS, "vector": lists(), "id": ids, "doc_id": names})
+    for limit in (None, 59):  # with a limit it is copied
+        table = TableEmbedder(local_table(section.model_copy(update={"limit": limit}), tmp_path / "cache"))
+        texts, _ = table.documents()
+        assert table.ids(texts) == [str(1000 + TEXTS.index(text)) for text in texts]
+        assert table.table.texts_of({"1007"}) == {"1007": TEXTS[7]}
+        assert {name for rows in table.rows(()) for name in rows.origins.tolist()} == {None, "guide"}
+
+
 @pytest.mark.parametrize("kind", COLUMNAR)
 def test_a_column_role_of_something_else_says_no_role(kind, tmp_path, capsys):
     """The speakers of a chat."""

@@ -95,6 +95,15 @@ def test_dumps_are_read_by_their_usual_names(form, ending, tmp_path, capsys):
     assert path.read_bytes() == content
 
 
+def test_an_array_of_objects_is_read(tmp_path):
+    rows = [{"id": row, "text": text, "embedding": VECTORS[row].tolist()} for row, text in enumerate(TEXTS)]
+    for indent in (None, 2):
+        path = tmp_path / f"{indent}.json"
+        path.write_text(json.dumps(rows, indent=indent))
+        table, found = read(path, tmp_path)
+        assert list(found) == TEXTS and columns(table)[0] == [str(row) for row in range(60)]
+
+
 def test_fields_of_any_name_are_read_by_their_dotted_names(tmp_path):
     pairs = zip(TEXTS, VECTORS, strict=True)
     rows = [elastic({"txt": text}, {"title_vec": vector.tolist()}, 0) for text, vector in pairs]

@@ -70,6 +70,38 @@ def test_rows_of_every_kind_are_chosen_by_their_values(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "lance"])
+def test_a_row_without_an_id_keeps_its_number(kind, tmp_path):
+    """Clicks name it by this number, whichever rows are read."""
+    columns = {
+        "content": TEXTS,
+        "vector": pa.FixedSizeListArray.from_arrays(pa.array(VECTORS.reshape(-1)), 8),
+        "lang": ["de", "en", "en"] * 40,
+    }
+    path = write_table(kind, tmp_path, columns)
+    section = TeacherSection(vectors=path, where={"lang": "en"})
+    table = TableEmbedder(local_table(section, tmp_path / "cache"))
+    texts, _ = table.documents()
+    assert len(texts) == 80 and table.ids(texts) == [str(TEXTS.index(text)) for text in texts]
+    assert table.table.texts_of({"119", "0"}) == {"119": TEXTS[119]}
+
+
+def write_table(kind, folder, columns):
+    """Write a table of a kind and return its path."""
+    if kind == "lance":
+        import lancedb
+
+        lancedb.connect(folder).create_table("t", pa.table(columns))
+        return folder / "t.lance"
+    if kind == "arrow":
+        import pyarrow.feather
+
+        pyarrow.feather.write_feather(pa.table(columns), str(folder / "t.arrow"), compression="uncompressed")
+        return folder / "t.arrow"
+    pq.write_table(pa.table(columns), folder / "t.parquet")
+    return folder / "t.parquet"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "lance"])
 def test_values_have_the_type_of_their_column(kind, tmp_path):
     """Booleans, floats, dates, dictionaries, and texts that look like numbers."""
     columns = {
@@ -81,19 +113,7 @@ def test_values_have_the_type_of_their_column(kind, tmp_path):
         "word": pa.array(["7", "07", "null"] * 4),
         "class": pa.array(["x", "y", None] * 4).dictionary_encode(),
     }
-    path = tmp_path / "t.parquet"
-    if kind == "lance":
-        import lancedb
-
-        path = tmp_path / "t.lance"
-        lancedb.connect(tmp_path).create_table("t", pa.table(columns))
-    elif kind == "arrow":
-        import pyarrow.feather
-
-        path = tmp_path / "t.arrow"
-        pyarrow.feather.write_feather(pa.table(columns), str(path), compression="uncompressed")
-    else:
-        pq.write_table(pa.table(columns), path)
+    path = write_table(kind, tmp_path, columns)
 
     def positions(where):
         section = TeacherSection(vectors=path, where=where)

@@ -88,11 +88,13 @@ def by_query(values, queries):
 def test_both_models_search_the_whole_index(
     kind, metric, words, chunks, tmp_path, monkeypatch, maker, student, vectors, log, tiny_model
 ):
-    """In batches that are smaller than a document's rows, of which the best one counts."""
+    """In batches that are smaller than a document's rows, of which the best one counts; some rows name no document."""
     monkeypatch.setattr("distilvec.teachers.cache.parquet._ROWS", 64)
     monkeypatch.setattr("distilvec.evaluation.logged.PARTS", ())
-    names = [f"document {row // chunks}" for row in range(len(TEXTS))]
-    rows = {"id": [f"row {row}" for row in range(len(TEXTS))], "text": TEXTS, "doc_id": names}
+    unnamed = "" if kind == "parquet" else None
+    stored_names = [f"document {row // chunks}" if row % 7 else unnamed for row in range(len(TEXTS))]
+    names = [name or f"row {row}" for row, name in enumerate(stored_names)]
+    rows = {"id": [f"row {row}" for row in range(len(TEXTS))], "text": TEXTS, "doc_id": stored_names}
     fixed = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
     table = pa.table({**rows, "vector": fixed})
     if kind == "parquet":
@@ -114,6 +116,7 @@ def test_both_models_search_the_whole_index(
     assert wider == pytest.approx(by_query(shares(expected, hits), QUERIES), abs=1e-9)
     assert 0.2 < among.mean < wider[0] and judgement.texts == len(TEXTS)
     assert words in found.line and "queries are shorter" not in found.line
+    assert judgement.candidates == len({*names})
     assert judgement.by_document and "a document with several rows counts once" in found.line
 
     # The 20 queries that differ most, with both lists

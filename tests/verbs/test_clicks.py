@@ -19,6 +19,7 @@ from distilvec.__main__ import run_command
 from distilvec.config import recipe as recipes
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.run_folder import RunFolder
+from distilvec.data.pairs import read_pairs
 from distilvec.evaluation.pairs import PairJudgement, PairScore, compare_on_pairs
 from distilvec.losses.contrastive import answer_loss, search_scores, true_negatives
 from distilvec.models.load import load
@@ -139,6 +140,10 @@ def test_judgements_of_a_folder_and_of_0_are_no_answers(index, tmp_path):
     (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(judged))
     pairs = stored_pairs(index, folder, tmp_path)
     assert len(pairs) == 8 and len(pairs.validation) == 2 and pairs.is_stated.sum() == 8
+    with (folder / "qrels.tsv").open("a") as file:
+        file.write("\nq77\td1\t1\n")
+    again = stored_pairs(index, folder, tmp_path)
+    assert len(again) == 8 and again.counts.left_out == 1 and "no query" in again.counts.example
 
 
 def test_popular_documents_are_capped_and_corrected_and_clicks_count_by_position(index, tmp_path):
@@ -162,6 +167,21 @@ def test_times_keep_the_latest_queries_and_drop_later_clicks_on_earlier_ones(ind
     pairs = stored_pairs(index, path, tmp_path)
     assert sorted(pairs.corpus.stored(pairs.validation[:, 0])) == ["query 8", "query 9"]
     assert len(pairs) == 8 and pairs.counts.later == 1 and "1 later clicks" in pairs.counts.line
+
+
+def test_milliseconds_are_no_dates_of_another_century(tmp_path):
+    """Python reads 1723112520743 as a day of the year 1723."""
+    times = [1_723_112_520_743, 1_719_103_012_001, 20_240_131]
+    rows = [(f"query {number}", "d1", time) for number, time in enumerate(times)]
+    read = read_pairs(write_rows(tmp_path / "c.csv", ("query", "id", "time"), rows), {}).rows
+    assert [row.time for row in read] == [*times[:2], 1_706_659_200.0], "8 digits are a day"
+
+
+def test_of_two_columns_of_ids_the_one_that_is_read_is_named(index, tmp_path, capsys):
+    rows = [(number, f"query {number}", f"d{number}") for number in range(10)]
+    with refused("pairs", "not stored"):
+        stored_pairs(index, write_rows(tmp_path / "c.csv", ("id", "query", "doc_id"), rows), tmp_path)
+    assert "'id' is read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from distilvec.core.artifacts import META, open_column
 from distilvec.core.errors import DistilvecError
+from distilvec.core.log import log_once
 from distilvec.data.corpus import LONGEST_TEXT, Corpus
 from distilvec.data.corpus_files import Rows, clean_text
 from distilvec.data.judgements import judgements_file, read_judgements, texts_by_id
@@ -152,6 +153,9 @@ def _choose_columns(names: Sequence[str], stated: Mapping[Any, str], path: Path)
             if part not in chosen and usual_name in names_by_lower:
                 chosen[part] = names_by_lower[usual_name]
 
+    ids = [names_by_lower[name] for name in NAMES["id"] if name in names_by_lower]
+    if "id" in chosen and "id" not in stated and len(ids) > 1:
+        log_once(f"{path}: '{chosen['id']}' is read as the id of the stored row, and {some_of(ids[1:])} is not")
     if "document" in chosen and "id" in chosen:
         # The id in a log is exact; beside a positive text an id is that of the file's row
         is_of_row = "document" in stated or chosen["document"].lower() == "positive"
@@ -191,13 +195,17 @@ def _judged_rows(folder: Path) -> Iterator[PairRow]:
     queries = texts_by_id(folder, "queries")
     file = judgements_file(folder, TRAIN, None)
     for (query, document), score in read_judgements(file):
-        text = clean_text(queries[query][1], LONGEST_TEXT)
+        _, text = queries.get(query, ("", ""))  # a row without a query is left out, and counted
+        text = clean_text(text, LONGEST_TEXT)
         yield PairRow(str(file), text, document, is_answer=score > 0)
 
 
 def _time_of(value: Any, where: str) -> float:
-    """Seconds since 1970 of a number, a date, or a text in the form of ISO 8601; without a zone in UTC."""
-    if isinstance(value, str):
+    """Seconds since 1970 of a number, a date, or a text in the form of ISO 8601; without a zone in UTC.
+
+    Of texts of digits alone only those of 8 are dates: 1723112520743 are milliseconds, and no time in 1723.
+    """
+    if isinstance(value, str) and not (value.strip().isdigit() and len(value.strip()) != 8):
         try:
             value = datetime.fromisoformat(value.strip())
         except ValueError:

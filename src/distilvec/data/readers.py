@@ -82,13 +82,22 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_json_lines(path: Path) -> Rows:
-    """The rows of a file of JSON, an object a line, whatever its name is; .gz and .zst are unpacked."""
-    return _line_rows(path, "jsonl")
+    """The rows of a file of JSON, an object a line, whatever its name is; .gz and .zst are unpacked.
+
+    A file .json may as well hold an array of objects, which is read as a whole.
+    """
+    return _json_file_rows(path) if _is_array(path) else _line_rows(path, "jsonl")
 
 
 def count_json_lines(path: Path) -> int:
-    """The number of rows of such a file, which are not parsed."""
+    """The number of rows of such a file; lines are not parsed."""
+    if _is_array(path):
+        return sum(1 for _ in _json_file_rows(path))
     return sum(1 for _, line in read_lines(path) if line.strip())
+
+
+def _is_array(path: Path) -> bool:
+    return path.suffix == ".json" and next((line for _, line in read_lines(path) if line.strip()), "").startswith("[")
 
 
 def check_readable(path: Path) -> None:

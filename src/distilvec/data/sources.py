@@ -262,6 +262,7 @@ def _texts(
             choose(list(row))
         if not conditions.hold(row):
             continue
+        document_column = document_column or choose_document(row)  # a row of JSON may lack what others have
         document = readers.field_of(row, document_column) if document_column else None
         document = None if document == "" else document
         for column in columns:

@@ -141,11 +141,27 @@ def loose_text(text: str) -> str:
 
 
 def id_text(value: object) -> str:
-    """An id as text: 3, 3.0 and "3" are the same id, as the file formats write them differently."""
+    """An id as text: 3, 3.0, "3" and b"3" are the same id, as the file formats write them differently."""
     value = _python_value(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        content = bytes(value)
+        try:
+            value = content.decode("utf-8")
+        except UnicodeDecodeError:
+            return content.hex()
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value).strip()
+
+
+def row_id(value: object, number: int) -> str:
+    """The id of a stored row as text; a row without an id has its number."""
+    return str(number) if value is None else id_text(value)
+
+
+def document_name(value: object) -> str | None:
+    """The name of the document that a stored row is a part of, as text; None for a row that names none."""
+    return None if value is None or value == "" else id_text(value)
 
 
 def number_of(value: Any, where: str, column: str) -> float:

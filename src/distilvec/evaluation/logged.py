@@ -97,6 +97,7 @@ def judge_log(log: QueryLog, maker: str, maker_vectors: Array, student: Embedder
     if index.all_rows is not None:
         parts = {divisor: _Searches.of(maker_vectors, student_vectors, index) for divisor in PARTS}
     candidates = dict.fromkeys(parts, 0)
+    keys = [np.empty(0, dtype=np.uint64)]  # of all documents
     rows = 0
     with progress(f"searching {index.shown}", index.table.rows_of_files, "rows") as advance:
         for batch, documents in each_about(index.document_rows(by_document), "teacher"):
@@ -106,6 +107,7 @@ def judge_log(log: QueryLog, maker: str, maker_vectors: Array, student: Embedder
                 chosen = documents % divisor == 0  # keys are hashes, so that a document is in a part as a whole
                 searches.add(vectors[chosen], documents[chosen], batch.numbers[chosen])
                 candidates[divisor] += int(chosen.sum())
+            keys.append(np.unique(documents))
             rows += len(batch)
             advance(rows)
     if whole.student.documents.shape[1] < FEWEST_CANDIDATES:
@@ -130,7 +132,7 @@ def judge_log(log: QueryLog, maker: str, maker_vectors: Array, student: Embedder
     return Judgement(
         origin="index",
         queries=len(log.queries),
-        candidates=index.named_documents if by_document else rows,
+        candidates=len(np.unique(np.concatenate(keys))) if by_document else rows,
         texts=rows,
         similarity=index.similarity,
         student=summary,

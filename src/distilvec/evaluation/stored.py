@@ -181,7 +181,8 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
     with about("teacher"):
         by_document = index.named_documents >= FEWEST_CANDIDATES
     documents = origins[others] if by_document else np.arange(len(others))
-    expected = nearest_rows(vectors[chosen], vectors[others], NEIGHBOR_COUNT, index.similarity, documents=documents)
+    candidates = vectors[others]
+    expected = nearest_rows(vectors[chosen], candidates, NEIGHBOR_COUNT, index.similarity, documents=documents)
     query_texts = [texts[row] for row in chosen]
     models = {"student": student} if start is None else {"student": student, "start": start}
     shares, cosine, agreement = {}, None, None
@@ -190,15 +191,13 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
         model_vectors = model.embed(query_texts, "document")
         common_space = model_vectors.shape[1] == vectors.shape[1]
         shares[name] = find_overlap(
-            expected, vectors[others], index.similarity, model_vectors, None, common_space, query_origins, documents
+            expected, candidates, index.similarity, model_vectors, None, common_space, query_origins, documents
         )
         if name == "student" and common_space:
             agreement = _agreement(model, index, query_texts, model_vectors, vectors[chosen], vectors)
             cosine = agreement.cosine
             if index.all_rows is not None:
-                parts = _parts(
-                    vectors[chosen], vectors[others], model_vectors, documents, index.similarity, query_origins
-                )
+                parts = _parts(vectors[chosen], candidates, model_vectors, documents, index.similarity, query_origins)
                 among = shares[name].summary().among
                 assert among is not None
                 parts.append(PartOverlap(len(others), among))

@@ -37,6 +37,7 @@ from distilvec.teachers.embedder import is_table
 from distilvec.teachers.encode import BATCH_TOKENS, batch_budget
 from distilvec.teachers.model_embedder import ModelEmbedder
 from distilvec.teachers.open import OpenTeacher
+from distilvec.teachers.sources import source_kind
 
 OFFSET_BYTES = 8  # of a row's offset in a signal of uneven length
 
@@ -137,8 +138,10 @@ def own_cache(job: Job, teacher: Teacher) -> TeacherCache:
     """Open or create the cache of exactly the required signals; with `cache.path` that folder as it is."""
     rows = job.recipe.cache.shard_rows
     pull_cache(job.recipe, folder_of_cache(job, teacher))
-    small = teacher.manifest.tokens is not None or teacher.section.api is not None  # a kill costs money
-    rows = min(rows, TOKEN_SHARD_ROWS) if small else rows
+    made_by = teacher.section.made_by
+    costs_money = teacher.section.api is not None or (made_by is not None and source_kind(made_by) == "api")
+    if teacher.manifest.tokens is not None or costs_money:  # what a kill loses is not in a shard yet
+        rows = min(rows, TOKEN_SHARD_ROWS)
     return TeacherCache.create_or_open(folder_of_cache(job, teacher), teacher.manifest, rows)
 
 

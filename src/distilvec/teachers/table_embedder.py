@@ -225,17 +225,17 @@ class TableEmbedder:
 
     def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
         """float32 [n, dim] of texts in the table, in their order; each must be there."""
-        keys, back = np.unique(self._keys_of(texts, role), return_inverse=True)
+        keys, first, back = np.unique(self._keys_of(texts, role), return_index=True, return_inverse=True)
         index = KeyIndex()
         index.add(keys)
-        vectors = np.zeros((len(keys), self.dim), dtype=np.float32)
+        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         present = np.zeros(len(keys), dtype=bool)
         for rows in self.rows(["embedding"]):
             slots = index.positions(rows.keys)
             new_rows = np.flatnonzero(slots >= 0)
             # Backwards: of rows of one text the first is written last
             new_rows = new_rows[~present[slots[new_rows]]][::-1]
-            vectors[slots[new_rows]] = rows.vectors["embedding"][new_rows]
+            vectors[first[slots[new_rows]]] = rows.vectors["embedding"][new_rows]
             present[slots[new_rows]] = True
         lacking = np.flatnonzero(~present[back])
         if len(lacking):
@@ -245,7 +245,9 @@ class TableEmbedder:
                 "Add their vectors, or name a model.",
                 key=_KEY,
             )
-        return vectors[back]
+        repeated = np.flatnonzero(first[back] != np.arange(len(texts)))
+        vectors[repeated] = vectors[first[back[repeated]]]
+        return vectors
 
     def lacking(self, texts: Sequence[str], role: Role = "document") -> int:
         """Count the texts that have no vector in the table."""
@@ -259,11 +261,11 @@ class TableEmbedder:
     def documents(self) -> tuple[list[str], Array]:
         """The table's distinct texts with the role of documents, in order, and their vectors float32 [n, dim]."""
         texts: list[str] = []
-        vectors = [np.empty((0, self.dim), dtype=np.float32)]
+        vectors = np.empty((self.table.rows_of_files, self.dim), dtype=np.float32)
         for rows in self._distinct_documents(["embedding"]):
+            vectors[len(texts) : len(texts) + len(rows)] = rows.vectors["embedding"]
             texts += rows.texts.tolist()
-            vectors.append(rows.vectors["embedding"])
-        return texts, np.concatenate(vectors)
+        return texts, vectors[: len(texts)]
 
     @property
     def all_rows(self) -> int | None:
@@ -296,7 +298,7 @@ class TableEmbedder:
         count = 0
         for rows in self.rows(()):
             rows = rows.select(_is_text(rows))
-            names.update(document_key(name) for name in set(rows.origins.tolist()))
+            names.update(document_key(name) for name in set(rows.origins.tolist()) if name is not None)
             count += len(rows)
         return len(names) if self._names_documents(len(names), count) else 0
 

@@ -25,6 +25,7 @@ from distilvec.core.log import log_once
 from distilvec.core.similarity import Similarity
 from distilvec.data.corpus import LONGEST_TEXT, Corpus, text_key
 from distilvec.data.corpus_files import as_keys, clean_text
+from distilvec.data.task_rows import document_name, row_id
 from distilvec.teachers.cache.columns import FINAL, PRE_DENSE, ROLE_VALUES, Part, find_columns
 from distilvec.teachers.cache.index import KeyIndex, Keys, WantedKeys
 from distilvec.teachers.cache.journal import KEY_NAME
@@ -185,7 +186,7 @@ class VectorTable:
                 rows = batch.to_pydict()
                 ids = rows[self.names["id"]] if "id" in self.names else [None] * batch.num_rows
                 for text, value in zip(rows[self.names["text"]], ids, strict=True):
-                    yield str(number if value is None else value), clean_text(text, LONGEST_TEXT)
+                    yield row_id(value, number), clean_text(text, LONGEST_TEXT)
                     number += 1
 
     @property
@@ -204,7 +205,7 @@ class VectorTable:
                     if number in numbers:
                         value = batch.column(self.names["id"])[row].as_py() if "id" in self.names else None
                         text = str(batch.column(self.names["text"])[row].as_py())
-                        rows_by_number[number] = (str(number if value is None else value), text)
+                        rows_by_number[number] = (row_id(value, number), text)
                     number += 1
         return rows_by_number
 
@@ -303,7 +304,7 @@ class VectorTable:
             vectors[name] = matrix[numbers]
         origins = np.full(len(texts), None, dtype=object)
         if "origin" in self.names:
-            origins[:] = batch.column(self.names["origin"]).to_pylist()
+            origins[:] = [document_name(value) for value in batch.column(self.names["origin"]).to_pylist()]
         return TableRows(
             as_keys(keys),
             np.array(texts, dtype=object)[numbers],

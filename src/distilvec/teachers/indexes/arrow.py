@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from distilvec.core.arrow import column_of, field_names, open_arrow, top_column
 from distilvec.teachers.cache.columns import find_columns
-from distilvec.teachers.indexes.conditions import arrow_condition, check_names
+from distilvec.teachers.indexes.conditions import check_names
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_arrow, rows_after
 
 
@@ -24,20 +24,20 @@ class ArrowFile(Reader):
         schema = open_arrow(self.path).schema
         self.columns = find_columns(field_names(schema), self.choices, str(self.path))
         check_names(self.where, field_names(schema), str(self.path))
-        self.condition = arrow_condition(self.where, schema)
 
     def count(self) -> int:
         """Rows of the file."""
-        return sum(batch.num_rows for batch in self._chosen_batches())
+        return sum(len(rows.numbers) for rows in rows_after(self._whole_batches(), None, self.where))
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """Rows from number `after` on."""
-        for first, batch in rows_after(self._record_batches(), after):
-            yield read_arrow(batch, self.columns, first, first + batch.num_rows, str(self.path))
+        for rows in rows_after(self._some_rows_at_once(), after, self.where):
+            yield read_arrow(rows.batch, self.columns, rows.numbers, rows.end, str(self.path))
 
-    def _record_batches(self) -> Iterator[pa.RecordBatch]:
-        for whole in self._chosen_batches():
-            names = dict.fromkeys(top_column(name, whole.schema.names) for name in self.columns.values())
+    def _some_rows_at_once(self) -> Iterator[pa.RecordBatch]:
+        for whole in self._whole_batches():
+            read = [*self.columns.values(), *self.where]
+            names = dict.fromkeys(top_column(name, whole.schema.names) for name in read)
             batch = whole.select(list(names))
             for start in range(0, batch.num_rows, self.rows_at_once):
                 yield batch.slice(start, self.rows_at_once)
@@ -46,14 +46,6 @@ class ArrowFile(Reader):
         """Values of a column."""
         for batch in self._whole_batches():
             yield from column_of(batch, name).to_pylist()
-
-    def _chosen_batches(self) -> Iterator[pa.RecordBatch]:
-        """The file's batches with the rows that meet `where`."""
-        for batch in self._whole_batches():
-            if self.condition is None:
-                yield batch
-            else:
-                yield from pa.Table.from_batches([batch]).filter(self.condition).combine_chunks().to_batches()
 
     def _whole_batches(self) -> Iterator[pa.RecordBatch]:
         reader = open_arrow(self.path)

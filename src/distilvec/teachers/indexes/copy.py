@@ -45,7 +45,7 @@ from distilvec.teachers.indexes.reader import (
 )
 from distilvec.teachers.indexes.stores import open_reader, read_address, store_of
 
-FORMAT = 6
+FORMAT = 7
 KEY = "teacher.vectors"
 READING = "reading.json"
 _ROWS = 16_384  # of a part, at least

@@ -84,7 +84,7 @@ class DuckTable(Reader):
             rows = self.connection.sql(query, params=self.parameters)
             table = rows.to_arrow_table().combine_chunks()
             for batch in table.to_batches():
-                yield read_arrow(batch, self.columns, first, end, self.address.text)
+                yield read_arrow(batch, self.columns, range(first, first + batch.num_rows), end, self.address.text)
 
     def values(self, name: str) -> list[Any]:
         """Values of a column or of a field."""

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from distilvec.core.errors import DistilvecError
 from distilvec.data.readers import count_json_lines, field_of, read_json_lines
-from distilvec.data.task_rows import shown_value, some_of
+from distilvec.data.task_rows import document_name, row_id, shown_value, some_of
 from distilvec.teachers.cache.columns import USUAL_NAMES, Part, find_columns
 from distilvec.teachers.indexes.conditions import check_names, is_allowed
-from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_id, read_origin, read_text
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_text
 
 _FIRST_LINES = 1000  # whose fields are known before any is chosen; more are read where vectors or texts are missing
 _LONG_LIST = 32  # numbers; shorter lists may be coordinates or counts
@@ -120,16 +120,16 @@ class JsonLines(Reader):
 
     def _rows_of(self, document: Mapping[str, Any], number: int, where: str) -> Iterator[dict[str, Any]]:
         """The rows of a line by their parts: the line itself, or each of its chunks, whose document it is."""
-        document_id = read_id(self._value("id", document, {}), number)
+        document_id = row_id(self._value("id", document, {}), number)
         for position, chunk in self._chosen_chunks(document, where):
             chunk_id = f"{document_id}:{position}" if self.chunks else document_id
             row: dict[str, Any] = {"id": chunk_id, "role": self._value("role", document, chunk)}
             if "id" in self.fields and self.fields["id"].chunks:
-                row["id"] = read_id(self._value("id", document, chunk), position)
+                row["id"] = row_id(self._value("id", document, chunk), position)
             row["text"] = read_text(self._value("text", document, chunk), row["id"], where)
             row["embedding"] = self._vector(self._value("embedding", document, chunk), where)
             origin = self._value("origin", document, chunk)
-            row["origin"] = document_id if self.chunks and "origin" not in self.fields else read_origin(origin)
+            row["origin"] = document_id if self.chunks and "origin" not in self.fields else document_name(origin)
             yield row
 
     def _value(self, part: Part, document: Mapping[str, Any], chunk: Mapping[str, Any]) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from distilvec.core.arrow import column_of, field_names, top_column
@@ -13,6 +15,8 @@ from distilvec.core.errors import DistilvecError
 from distilvec.teachers.cache.columns import find_columns
 from distilvec.teachers.indexes.conditions import Where, arrow_values, check_names
 from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_arrow
+
+_ROW = "_rowid"  # LanceDB's own number of a row, which goes on after a deletion
 
 
 class LanceTable(Reader):
@@ -50,18 +54,28 @@ class LanceTable(Reader):
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """Rows from number `after` on, in the order of the table."""
-        names = list(dict.fromkeys(self.columns.values()))
+        names = list(dict.fromkeys([*self.columns.values(), _ROW]))
         first = int(after or 0)
         rows = self.count()
         search = self.table.search() if self.condition is None else self.table.search().where(self.condition)
+        all_rows = None if self.condition is None or "id" in self.columns else self._all_rows()
         while first < rows:
             table = search.select(names).limit(self.rows_at_once).offset(first).to_arrow().combine_chunks()
             if not table.num_rows:  # rows were deleted meanwhile
                 return
             for batch in table.to_batches():
                 end = first + batch.num_rows
-                yield read_arrow(batch, self.columns, first, end, str(self.path))
+                numbers: Sequence[int] = range(first, end)
+                if all_rows is not None:
+                    order = np.argsort(all_rows)
+                    numbers = order[np.searchsorted(all_rows, batch.column(_ROW), sorter=order)].tolist()
+                yield read_arrow(batch, self.columns, numbers, end, str(self.path))
                 first = end
+
+    def _all_rows(self) -> npt.NDArray[np.uint64]:
+        """LanceDB's numbers of all rows, in the order of the table."""
+        rows: npt.NDArray[np.uint64] = self.table.search().select([_ROW]).limit(None).to_arrow().column(_ROW).to_numpy()
+        return rows
 
     def values(self, name: str) -> Iterator[Any]:
         """Values of a column."""

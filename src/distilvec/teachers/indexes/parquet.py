@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.dataset import dataset
 
@@ -45,7 +44,8 @@ class ParquetFiles(Reader):
     def count(self) -> int:
         """Rows of all files."""
         if self.where:
-            return sum(dataset(path).count_rows(filter=self._condition(path)) for path in self.paths)
+            schemas = [(path, pq.read_schema(path)) for path in self.paths]
+            return sum(dataset(path).count_rows(filter=arrow_condition(self.where, schema)) for path, schema in schemas)
         return sum(pq.read_metadata(path).num_rows for path in self.paths)
 
     def is_plain(self) -> bool:
@@ -62,24 +62,15 @@ class ParquetFiles(Reader):
 
     def batches(self, after: Cursor) -> Iterator[Batch]:
         """Rows from number `after` on."""
-        for first, batch in rows_after(self._record_batches(), after):
-            yield read_arrow(batch, self.columns, first, first + batch.num_rows, str(self.path))
+        for rows in rows_after(self._whole_batches(), after, self.where):
+            yield read_arrow(rows.batch, self.columns, rows.numbers, rows.end, str(self.path))
 
-    def _record_batches(self) -> Iterator[pa.RecordBatch]:
-        names = list(dict.fromkeys(self.columns.values()))
+    def _whole_batches(self) -> Iterator[pa.RecordBatch]:
         for path in self.paths:
-            if not self.where:
-                yield from _whole_batches(path, self.rows_at_once, names)
-                continue
-            columns = dict.fromkeys(top_column(name, pq.read_schema(path).names) for name in names)
-            filtered = dataset(path).scanner(
-                list(columns),
-                filter=self._condition(path),
-                batch_size=self.rows_at_once,
-                batch_readahead=1,
-                fragment_readahead=1,
-            )
-            yield from (batch for batch in filtered.to_batches() if batch.num_rows)
+            top_names = pq.read_schema(path).names
+            conditions = [top_column(name, top_names) for name in self.where]
+            names = list(dict.fromkeys([*self.columns.values(), *conditions]))
+            yield from _batches_of_file(path, self.rows_at_once, names)
 
     def values(self, name: str) -> Iterator[Any]:
         """Values of a column."""
@@ -87,11 +78,8 @@ class ParquetFiles(Reader):
             for batch in open_parquet(path).iter_batches(columns=[name]):
                 yield from column_of(batch, name).to_pylist()
 
-    def _condition(self, path: Path) -> pc.Expression | None:
-        return arrow_condition(self.where, pq.read_schema(path))
 
-
-def _whole_batches(path: Path, rows: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches_of_file(path: Path, rows: int, names: list[str]) -> Iterator[pa.RecordBatch]:
     """All rows of a file. Vectors of a fixed length, one of them missing, may not be read by Arrow, as DuckDB writes
     them, or by versions of Arrow before 26.
     """

@@ -13,9 +13,10 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from distilvec.core.errors import DistilvecError
+from distilvec.data.task_rows import document_name
 from distilvec.teachers.cache.columns import find_columns
 from distilvec.teachers.indexes.conditions import check_names, sql_condition
-from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_origin, read_text
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_text
 
 _LOCK_SECONDS = 30  # to wait for a table that another session has locked
 _BLOCKS = 16  # of 8 KB, read together; vectors of more than 2 KB are stored outside of them
@@ -109,7 +110,7 @@ class PostgresTable(Reader):
         from psycopg import sql
 
         query = sql.SQL(
-            "SELECT {id}::text, {text}, {embedding}::real[], {role}, {origin} FROM {table} "
+            "SELECT coalesce({id}::text, ctid::text), {text}, {embedding}::real[], {role}, {origin} FROM {table} "
             "WHERE ctid >= {first}::tid AND ctid < {end}::tid"
         )
         parts = {
@@ -130,7 +131,7 @@ class PostgresTable(Reader):
                 ids = [str(row[0]) for row in rows]
                 texts = [read_text(row[1], str(row[0]), self.address.text) for row in rows]
                 roles = [row[3] for row in rows] if "role" in self.columns else None
-                origins = [read_origin(row[4]) for row in rows] if "origin" in self.columns else None
+                origins = [document_name(row[4]) for row in rows] if "origin" in self.columns else None
                 yield Batch(ids, texts, [row[2] for row in rows], end, roles, origins)
 
     def values(self, name: str) -> list[Any]:

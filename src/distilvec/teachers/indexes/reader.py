@@ -24,8 +24,9 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import files_below
 from distilvec.core.similarity import Similarity, read_similarity
 from distilvec.data.readers import field_of
+from distilvec.data.task_rows import document_name, id_text, row_id
 from distilvec.teachers.cache.columns import Part
-from distilvec.teachers.indexes.conditions import Where
+from distilvec.teachers.indexes.conditions import Where, arrow_condition
 
 Cursor = int | str | None  # where to continue; JSON holds it
 METRICS: dict[str, Similarity] = {  # the stores' names
@@ -43,6 +44,7 @@ NO_TEXT = "without a text"
 NO_VECTOR = "without a vector"
 ZERO = "with a vector of zeros"
 NOT_FINITE = "with a vector that holds NaN or infinity"
+_NUMBER = "distilvec_row_number"  # a column beside those of a table
 
 
 @dataclass(frozen=True)
@@ -190,23 +192,43 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def rows_after(batches: Iterable[pa.RecordBatch], after: Cursor) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows from number `after` on, of all batches of a table; each batch with the number of its first row."""
+@dataclass(frozen=True)
+class NumberedRows:
+    """Rows of a table of Arrow with their numbers in it, from 0; `end` is the number behind those that were read."""
+
+    numbers: Sequence[int]
+    batch: pa.RecordBatch
+    end: int
+
+
+def rows_after(batches: Iterable[pa.RecordBatch], after: Cursor, where: Where) -> Iterator[NumberedRows]:
+    """The rows from number `after` on that meet `where`, of all batches of a table."""
     start = int(after or 0)
     first = 0
     for batch in batches:
         end = first + batch.num_rows
         if start < end:
-            skip = max(0, start - first)
-            yield first + skip, batch.slice(skip)
+            begin = max(start, first)
+            yield from _rows_that_meet(where, NumberedRows(range(begin, end), batch.slice(begin - first), end))
         first = end
 
 
-def read_arrow(batch: pa.RecordBatch, columns: Mapping[Part, str], first: int, after: Cursor, origin: str) -> Batch:
-    """A batch of Arrow columns; rows without an id are numbered from `first`."""
-    numbers = range(first, first + batch.num_rows)
-    ids = column_of(batch, columns["id"]).to_pylist() if "id" in columns else numbers
-    ids = [read_id(value, number) for value, number in zip(ids, numbers, strict=True)]
+def _rows_that_meet(where: Where, rows: NumberedRows) -> Iterator[NumberedRows]:
+    condition = arrow_condition(where, rows.batch.schema)
+    if condition is None:
+        yield rows
+        return
+    numbered = pa.Table.from_batches([rows.batch]).append_column(_NUMBER, pa.array(rows.numbers))
+    for batch in numbered.filter(condition).combine_chunks().to_batches():
+        yield NumberedRows(batch.column(_NUMBER).to_pylist(), batch, rows.end)
+
+
+def read_arrow(
+    batch: pa.RecordBatch, columns: Mapping[Part, str], numbers: Sequence[int], after: Cursor, origin: str
+) -> Batch:
+    """A batch of Arrow columns; a row without an id has its number."""
+    values = column_of(batch, columns["id"]).to_pylist() if "id" in columns else [None] * len(numbers)
+    ids = [row_id(value, number) for value, number in zip(values, numbers, strict=True)]
     texts = texts_of(column_of(batch, columns["text"]), columns["text"], origin)
     texts = [read_text(text, row, origin) for row, text in zip(ids, texts, strict=True)]
     roles = column_of(batch, columns["role"]).to_pylist() if "role" in columns else None
@@ -220,7 +242,7 @@ def read_arrow(batch: pa.RecordBatch, columns: Mapping[Part, str], first: int, a
             vectors = column.to_pylist()
     origins = None
     if "origin" in columns:
-        origins = [read_origin(value) for value in column_of(batch, columns["origin"]).to_pylist()]
+        origins = [document_name(value) for value in column_of(batch, columns["origin"]).to_pylist()]
     return Batch(ids, texts, vectors, after, roles, origins)
 
 
@@ -239,10 +261,10 @@ def read_payloads(
     origins = []
     for row, payload in zip(ids, payloads, strict=True):
         value = field_of(payload, columns["id"]) if "id" in columns else None
-        row_ids.append(str(row) if value is None else read_id(value, 0))
+        row_ids.append(str(row) if value is None else id_text(value))
         texts.append(read_text(field_of(payload, columns["text"]), row_ids[-1], origin))
         roles.append(field_of(payload, columns["role"]) if "role" in columns else None)
-        origins.append(read_origin(field_of(payload, columns["origin"])) if "origin" in columns else None)
+        origins.append(document_name(field_of(payload, columns["origin"])) if "origin" in columns else None)
     return Batch(row_ids, texts, vectors, after, roles if "role" in columns else None, origins)
 
 
@@ -258,26 +280,6 @@ def read_text(value: Any, row: str, origin: str) -> str | None:
             raise DistilvecError(problem, "Convert the column, or name the column that holds texts.") from None
     problem = f"{origin}: the text of row {row} is of type {type(value).__name__}; expected a string."
     raise DistilvecError(problem, "Name the column of the texts.")
-
-
-def read_id(value: Any, number: int) -> str:
-    """Return the id of a row as text; a row without one has its number. 7, 7.0 and b"7" are the id 7."""
-    if value is None:
-        return str(number)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        content = bytes(value)
-        try:
-            return content.decode("utf-8")
-        except UnicodeDecodeError:
-            return content.hex()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
-
-
-def read_origin(value: Any) -> str | None:
-    """Return the name of a row's document as text; None for a row without one."""
-    return None if value is None or value == "" else read_id(value, 0)
 
 
 def usable_rows(batch: Batch, origin: str) -> UsableRows:

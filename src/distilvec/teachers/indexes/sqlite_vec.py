@@ -28,6 +28,7 @@ import numpy.typing as npt
 from distilvec.core.addresses import Address
 from distilvec.core.arrow import Vectors
 from distilvec.core.errors import DistilvecError
+from distilvec.data.task_rows import document_name, row_id
 from distilvec.teachers.cache.columns import find_columns
 from distilvec.teachers.indexes.conditions import check_names, is_allowed
 from distilvec.teachers.indexes.reader import (
@@ -36,8 +37,6 @@ from distilvec.teachers.indexes.reader import (
     Reader,
     database_files,
     quoted,
-    read_id,
-    read_origin,
     read_text,
     split_address,
 )
@@ -124,9 +123,9 @@ class SqliteVecTable(Reader):
             for part, name in self.columns.items():
                 if part != "embedding":
                     values[part] = self._values(self.fields[name], chunk, rows, offsets)
-            ids = [read_id(value, row) for value, row in zip(values.get("id", rows), rows, strict=True)]
+            ids = [row_id(value, row) for value, row in zip(values.get("id", rows), rows, strict=True)]
             texts = [read_text(text, row, self.address.text) for text, row in zip(values["text"], ids, strict=True)]
-            origins = [read_origin(value) for value in values["origin"]] if "origin" in values else None
+            origins = [document_name(value) for value in values["origin"]] if "origin" in values else None
             yield Batch(ids, texts, self._vectors(chunk, offsets), chunk, values.get("role"), origins)
 
     def values(self, name: str) -> Iterator[Any]:
@@ -174,7 +173,10 @@ class SqliteVecTable(Reader):
             query = f"SELECT {keys}.rowid, {value} FROM {keys} JOIN {table} ON {table}.{column.key} = {keys}.{key}"
         else:
             query = f"SELECT rowid, coalesce(id, rowid) FROM {keys}"
-        by_row = dict(self._rows(f"{query} WHERE {keys}.chunk_id = ?", chunk))
+        # The table of keys has an index of its rows, and none of its chunks
+        limits = (min(rows, default=0), max(rows, default=0))
+        where = f"{keys}.rowid BETWEEN ? AND ? AND {keys}.chunk_id = ?"
+        by_row = dict(self._rows(f"{query} WHERE {where}", *limits, chunk))
         return [by_row.get(row) for row in rows]
 
     def _metadata(self, column: Column, chunk: int, rows: list[int], offsets: npt.NDArray[np.int64]) -> list[Any]:

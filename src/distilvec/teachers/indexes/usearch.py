@@ -32,7 +32,7 @@ class UsearchFile(VectorFile):
             problem = f"{self.path} may have several vectors for a key (multi)."
             raise DistilvecError(problem, "Save an index with one vector a key.")
         self.index = index
-        self.vector_ids = np.sort(np.asarray(index.keys)).astype(np.int64)  # without those of removed vectors
+        self.vector_ids = np.sort(np.asarray(index.keys))  # uint64, without those of removed vectors
         self.rows = len(self.vector_ids)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from distilvec.core.arrow import Vectors
 from distilvec.core.errors import DistilvecError, about
 from distilvec.core.log import log
 from distilvec.data.readers import field_of, names_of, read_rows
+from distilvec.data.task_rows import document_name, row_id
 from distilvec.teachers.cache.columns import Part, find_columns
 from distilvec.teachers.indexes.conditions import check_names, meets
-from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_id, read_origin, read_text
+from distilvec.teachers.indexes.reader import Batch, Cursor, Reader, read_text
 
-Ids = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
 
 _TEXTS = "teacher.texts"
 
@@ -33,6 +35,20 @@ def langchain_export(path: Path) -> str:
         f"import json; from langchain_community.vectorstores import FAISS; store = {store}\n"
         f"open('texts.jsonl', 'w').writelines(json.dumps({row}) + '\\n' {rows})"
     )
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The lines of a file of texts: whether each meets `where`, and its id and role; the document of each text.
+
+    None for what the file does not have.
+    """
+
+    texts: list[str | None]
+    is_chosen: list[bool]
+    ids: list[str] | None
+    roles: list[str | bytes | None] | None
+    origins: dict[str, str | None] | None
 
 
 class VectorFile(Reader):
@@ -72,11 +88,15 @@ class VectorFile(Reader):
                 key=_TEXTS,
             )
         with about(_TEXTS, self.texts):
-            ids, lines, self.origins = self._read_texts(self.texts)
-            self.row_ids, places = self._pair(self.texts, ids, lines)
-            self.row_texts = [None if place is None else lines[place] for place in places]
+            lines = self._read_texts(self.texts)
+            self.row_ids, places = self._pair(self.texts, lines.ids, lines.texts)
+            self.row_texts = [None if place is None else lines.texts[place] for place in places]
+            self.row_roles = None
+            if lines.roles is not None:
+                self.row_roles = [None if place is None else lines.roles[place] for place in places]
+            self.origins = lines.origins
         # Without conditions a vector without a text is read as well, to be counted
-        chosen = [not self.where if place is None else self.is_chosen[place] for place in places]
+        chosen = [not self.where if place is None else lines.is_chosen[place] for place in places]
         self.chosen = np.array(chosen, dtype=bool)
 
     def count(self) -> int:
@@ -97,8 +117,9 @@ class VectorFile(Reader):
             if len(rows):
                 ids = [self.row_ids[row] for row in rows]
                 texts = [self.row_texts[row] for row in rows]
+                roles = None if self.row_roles is None else [self.row_roles[row] for row in rows]
                 origins = None if self.origins is None else [self.origins.get(text or "") for text in texts]
-                yield Batch(ids, texts, self.read(start, end)[rows - start], end, origins=origins)
+                yield Batch(ids, texts, self.read(start, end)[rows - start], end, roles, origins)
 
     def _pair(self, path: Path, ids: list[str] | None, texts: list[str | None]) -> tuple[list[str], list[int | None]]:
         """Ids and places among the texts of all rows of the index, in its order. `ids` are those of the texts, or None.
@@ -167,17 +188,15 @@ class VectorFile(Reader):
                 raise DistilvecError(f"{problem}.", fix)
         return None
 
-    def _read_texts(self, path: Path) -> tuple[list[str] | None, list[str | None], dict[str, str | None] | None]:
-        """The ids of a file's texts, the texts, and the document of each text; None for what the file does not have.
-
-        `is_chosen` of the reader says of each whether it meets `where`.
-        """
+    def _read_texts(self, path: Path) -> _Lines:
+        """The lines of the file of texts."""
         ids: list[str] = []
         texts: list[str | None] = []
+        roles: list[str | bytes | None] = []
+        is_chosen: list[bool] = []
         choices: dict[Part, str] = {part: name for part, name in self.choices.items() if part != "embedding"}
         names: dict[Part, str] = {}
         origins: dict[str, str | None] = {}
-        self.is_chosen: list[bool] = []
         missing = set(self.where)
         all_names: dict[str, None] = {}
         for number, (where, row) in enumerate(read_rows(path)):
@@ -191,10 +210,18 @@ class VectorFile(Reader):
             value = field_of(row, names["id"]) if "id" in names else None
             if value is None and "id" in names:
                 raise DistilvecError(f"{where}: no id.", "Give each text the id of its vector.")
-            ids.append(read_id(value, number))
+            ids.append(row_id(value, number))
             if "origin" in names:
-                origins.setdefault(texts[-1] or "", read_origin(field_of(row, names["origin"])))
-            self.is_chosen.append(meets(self.where, row))
+                origins.setdefault(texts[-1] or "", document_name(field_of(row, names["origin"])))
+            if "role" in names:
+                roles.append(field_of(row, names["role"]))
+            is_chosen.append(meets(self.where, row))
         if missing:
             check_names(self.where, list(all_names), str(path))
-        return (ids if "id" in names else None), texts, (origins if "origin" in names else None)
+        return _Lines(
+            texts,
+            is_chosen,
+            ids if "id" in names else None,
+            roles if "role" in names else None,
+            origins if "origin" in names else None,
+        )

@@ -17,7 +17,7 @@ from distilvec.pipeline.overview import time_line
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.train import SAMPLE_STEPS, measure_pace
-from distilvec.train import validation
+from distilvec.train import trainer, validation
 from distilvec.train.length import Pace, automatic_passes, decay_steps, read_steps, steps_within
 from distilvec.train.metrics import read_metrics
 from distilvec.train.optimizer import build_schedule, with_early_decay
@@ -75,6 +75,20 @@ def test_max_steps_alone_state_the_length(tiny_recipe, tmp_path):
     job = resolve(tiny_recipe(**AUTO, train__max_steps=3), tmp_path / "run")
     assert job.stages[0].automatic is None
     assert train(job).state.step == 3
+
+
+def test_max_steps_are_all_trained_however_many_passes_they_are(tiny_recipe, tmp_path):
+    recipe = tiny_recipe(**AUTO, train__max_steps=40, train__batch_size=168)
+    assert train(resolve(recipe, tmp_path / "run")).state.step == 40
+
+
+def test_a_pass_alone_is_no_reason_for_a_checkpoint(tiny_recipe, tmp_path, monkeypatch):
+    """Of few texts a pass takes less time than a checkpoint."""
+    saved = []
+    save = trainer.save_checkpoint
+    monkeypatch.setattr(trainer, "save_checkpoint", lambda *parts: saved.append(save(*parts)))
+    train(resolve(tiny_recipe(train__epochs=6), tmp_path / "run"))
+    assert len(saved) == 1, "at the end"
 
 
 # -- minutes -----------------------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ class TrainSection(Section):
     gradient_steps: Steps | None = key(
         None, "log the norm of each term's gradient every n steps; a backward pass a term"
     )
-    checkpoint_minutes: float = key(5.0, "minutes between checkpoints; every epoch also ends with a checkpoint", gt=0)
+    checkpoint_minutes: float = key(5.0, "minutes between checkpoints", gt=0)
     checkpoint_steps: Steps | None = key(None, "also a checkpoint every n steps")
     validation_steps: Steps | None = key(
         None, "validate every n steps and after every epoch; by default validation takes 5% of the time"

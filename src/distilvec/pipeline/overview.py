@@ -394,7 +394,10 @@ def _training_time(job: Job) -> str | None:
         train = stage.recipe.train
         if train.minutes is not None:
             continue
-        seen = train.passes * len(job.corpus.train_rows)
+        rows = len(job.corpus.train_rows)
+        if job.pairs is not None and method_class(stage.recipe.method.name).reads_pairs:
+            rows = 2 * len(job.pairs)  # beside each pair goes a text
+        seen = train.passes * rows
         if train.max_steps is None:
             texts += seen
         else:

@@ -270,7 +270,7 @@ def steps_in_minutes(train: TrainSection, pace: Pace, data: TrainingData) -> int
     """Return the steps that fit into `train.minutes` at this pace, their validations included."""
     assert train.minutes is not None
     holdout_rows = len(data.holdout_rows)
-    rows_a_step = len(data.train_rows) / pace.steps_an_epoch
+    rows_a_step = len(data.pass_rows(0, train.seed)) / pace.steps_an_epoch
     return steps_within(
         60 * train.minutes, pace, lambda steps: len(steps_between(train, steps, holdout_rows, rows_a_step))
     )

@@ -20,7 +20,7 @@ from distilvec.core.task_head import TaskHead
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import KEY, Progress, fitting, read_checkpoint, restore, with_prefix
 from distilvec.train.distillation import Distillation
-from distilvec.train.length import MOST_PASSES, Passes, automatic_passes
+from distilvec.train.length import Passes, automatic_passes
 from distilvec.train.optimizer import parameter_groups
 
 
@@ -66,13 +66,14 @@ def any_in_teacher_space(stages: Sequence[Stage]) -> bool:
 def with_length(stage: Stage, rows: int, labelled: bool) -> Stage:
     """Decide on the passes that the stage's recipe leaves open, for so many texts or labelled examples.
 
-    With minutes they stay open until the speed is measured. With max_steps MOST_PASSES are only a limit.
+    With minutes they stay open until the speed is measured. With max_steps they are no limit: a pass has a step at
+    least.
     """
     train = stage.recipe.train
     if train.epochs != "auto" or train.minutes is not None:
         return stage
     automatic = automatic_passes(rows, labelled) if train.max_steps is None else None
-    epochs = MOST_PASSES if automatic is None else automatic.count
+    epochs = train.max_steps if automatic is None else automatic.count
     train = train.model_copy(update={"epochs": epochs})
     return replace(stage, recipe=stage.recipe.model_copy(update={"train": train}), automatic=automatic)
 

@@ -217,7 +217,9 @@ class Trainer:
             state.step_in_epoch = 0
         state.finished = state.step >= self.total_steps
         self._validate()
-        self._checkpoint()
+        _, saving = self._requests(self._checkpoint_due())
+        if saving or state.finished:
+            self._checkpoint()
 
     def _set_schedule(self, learning_rate: float) -> None:
         """Set the rate over time, with this highest rate."""
@@ -234,8 +236,11 @@ class Trainer:
                 self.saved_steps |= {self.total_steps}
 
     def _validation_steps(self) -> frozenset[int]:
-        rows = len(self.data.train_rows) / self.steps_an_epoch
-        return steps_between(self.train, self.planned_steps, len(self.data.holdout_rows), rows)
+        return steps_between(self.train, self.planned_steps, len(self.data.holdout_rows), self._rows_a_step)
+
+    @property
+    def _rows_a_step(self) -> float:
+        return len(self.data.pass_rows(0, self.train.seed)) / self.steps_an_epoch
 
     def _step(self, batches: Batches, index: int) -> dict[str, float]:
         """Run one optimizer step on its micro-batches; return the norms of the terms' gradients if due."""
@@ -454,7 +459,7 @@ class Trainer:
         if self.train.validation_steps is not None:
             first = self.train.validation_steps
         else:  # the two early validations come before this one
-            first = validation_interval(len(self.data.holdout_rows), len(self.data.train_rows) / self.steps_an_epoch)
+            first = validation_interval(len(self.data.holdout_rows), self._rows_a_step)
         if state.step < max(first, state.judged_step + CLOSEST_JUDGED * self.planned_steps):
             return
 

@@ -174,6 +174,19 @@ def test_a_file_that_cannot_be_loaded(tmp_path, source, message):
     assert method_code(str(tmp_path / "mine.py"))
 
 
+def test_a_file_may_have_a_dataclass_and_types_for_a_checker_alone(tmp_path):
+    path = tmp_path / "mine.py"
+    source = METHOD.format(imports="from dataclasses import dataclass\nfrom typing import TYPE_CHECKING\n")
+    checked = "if TYPE_CHECKING:\n    from distilvec.core.objective import Context\n\n\n"
+    source = source.replace("class Mine", f"{checked}class Mine")
+    source = source.replace("\nif TYPE", "\n@dataclass(frozen=True)\nclass Rule:\n    power: float = 1.0\n\n\nif TYPE")
+    source = source.replace("self, context, weights", "self, context: Context, weights")
+    path.write_text("from __future__ import annotations\n\n" + source)
+    assert build_objective(str(path), {"scale": 3.0}, {}, CONTEXT).weights["mine"] == 3
+    with refused("method.options.scale"):
+        build_objective(str(path), {"scale": "much"}, {}, CONTEXT)
+
+
 def test_a_constructor_that_raises(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(

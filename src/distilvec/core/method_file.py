@@ -119,6 +119,7 @@ def load_method_file(name: str) -> ModuleType:
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None, "a loader of files has a specification"
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for the types of their fields
     finder = _SourceFinder(imported)
     sys.path.append(str(path.parent))
     sys.meta_path.insert(0, finder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Sequence
-from types import UnionType
+from types import SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -39,7 +39,11 @@ def check_options(name: str, constructor: Callable[..., None], options: dict[str
             raise DistilvecError(
                 f"is missing, and {name} has no default for it.", "Set it.", key=f"method.options.{option}"
             )
-    hints = get_type_hints(constructor, include_extras=True)
+    # Other parameters may be of types that the file imports for a checker alone
+    own = {name: kind for name, kind in constructor.__annotations__.items() if name in options}
+    hints = get_type_hints(
+        SimpleNamespace(__annotations__=own), inspect.unwrap(constructor).__globals__, include_extras=True
+    )
     for option, value in options.items():
         kind = hints.get(option, Any)
         try:

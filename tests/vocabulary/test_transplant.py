@@ -15,7 +15,7 @@ from refusals import refused
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Transformer
 from tokenizers import pre_tokenizers
-from transformers import BertForMaskedLM, PreTrainedTokenizer, Qwen3ForCausalLM
+from transformers import AutoModel, BertForMaskedLM, PreTrainedTokenizer, Qwen3ForCausalLM
 
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.sentence_transformers import save_student
@@ -207,6 +207,24 @@ def test_an_output_layer_follows_tied_or_of_its_own(tmp_path, kind, tied):
         for model in (first.auto_model, again):
             found = model(**smaller(text, return_tensors="pt")).logits
             torch.testing.assert_close(found, logits[:, :, torch.from_numpy(order)], atol=1e-5, rtol=1e-5)
+
+
+def test_the_second_table_of_gemma_3n_follows(tmp_path):
+    """Its layers read rows of their own by token."""
+    backbone = AutoModel.from_pretrained(architectures.gemma3n(tmp_path / "backbone"))
+    for name, weight in backbone.named_parameters():
+        if name.endswith("correct_output_scale"):
+            torch.nn.init.ones_(weight)  # zero in a fresh model: its layers would be left out
+    backbone.save_pretrained(tmp_path / "backbone")
+    folder = architectures.sentence_transformer(tmp_path / "model", tmp_path / "backbone")
+    model = SentenceTransformer(str(folder), device="cpu")
+    texts = ["the river runs", "a stone in the river"]
+    pieces = Pieces(model.tokenizer)
+    used = sorted({number for text in texts for number in model.tokenizer(text)["input_ids"]})
+    changed, _ = transplant_tokens(model, restrict(pieces, {*used})[0])
+    table = changed[0].auto_model.embed_tokens_per_layer
+    assert len(table.weight) == len(changed.tokenizer) < len(model[0].auto_model.embed_tokens_per_layer.weight)
+    np.testing.assert_allclose(changed.encode(texts), model.encode(texts), atol=1e-6)
 
 
 def test_tokens_beyond_the_table_have_no_row(models):

@@ -183,11 +183,16 @@ def give_tokenizer(
     composed = composition(new, old, len(table))
     with torch.no_grad():
         tables = []
-        for part in (table, *_output(backbone, table)):
+        for part in (table, *_output(backbone, table), *_tables_of_layers(backbone)):
             matrix = part.detach().reshape(len(part), -1)
+            if len(part) < len(table):  # Gemma 3n reads row 0 for the tokens behind its second table
+                matrix = torch.cat([matrix, matrix[:1].expand(len(table) - len(part), -1)])
             rows = compose_rows(matrix, composed.rows, compose, keep_norm and part.dim() > 1)
             tables.append((part, rows.reshape(-1, *part.shape[1:])))
     put_tables(backbone, tables)
+    text = backbone.config.get_text_config()
+    if hasattr(text, "vocab_size_per_layer_input"):
+        text.vocab_size_per_layer_input = text.vocab_size
     _name_special_tokens(backbone, tokenizer)
     first.processor = tokenizer
     return composed
@@ -213,6 +218,14 @@ def _output(backbone: Any, table: Tensor) -> list[Tensor]:
     biases = (getattr(module, "bias", None) for module in (layer, *owners))  # BERT has a second bias
     parts = {id(part): part for part in (layer.weight, *biases) if isinstance(part, Tensor) and part is not table}
     return [part for part in parts.values() if len(part) == len(table)]
+
+
+def _tables_of_layers(backbone: Any) -> list[Tensor]:
+    """Return the tables by token beside the input embeddings, which Gemma 3n and Gemma 4 have for their layers."""
+    rows = getattr(backbone.config.get_text_config(), "vocab_size_per_layer_input", None)
+    inputs = backbone.get_input_embeddings()
+    tables = [module for module in backbone.modules() if isinstance(module, nn.Embedding) and module is not inputs]
+    return [table.weight for table in tables if table.num_embeddings == rows]
 
 
 def put_tables(backbone: Any, tables: Sequence[tuple[Tensor, Tensor]]) -> None:

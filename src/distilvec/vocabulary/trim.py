@@ -38,7 +38,7 @@ _BATCH = 8192  # strings tokenized at once
 class Words:
     """Distinct words of texts with their counts: `inner` after a space, `whole` at the beginning of a text.
 
-    Texts are split at single spaces. Texts with several spaces in a row, or one at the beginning, are kept whole. All
+    Texts are split at single spaces. Texts with several spaces in a row, or with one at an end, are kept whole. All
     texts are kept whole if tokens of the tokenizer `pieces` reach across spaces, which the first 512 texts show.
     """
 
@@ -56,7 +56,7 @@ class Words:
 
     def _add(self, texts: Iterable[str]) -> None:
         for text in texts:
-            if "  " in text or text[:1] == " ":
+            if "  " in text or text[:1] == " " or text[-1:] == " ":
                 self.whole[text] += 1
                 continue
             first, *later = text.split(" ")

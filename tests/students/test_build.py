@@ -23,9 +23,12 @@ from architectures import (
     xlnet,
 )
 from refusals import refused
+from samples import make_texts
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Dropout, Normalize, Pooling, Transformer
 from transformers import AutoModel, AutoTokenizer
 
+import distilvec
 from distilvec.config.student import StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.models.parts import position_limit
@@ -288,3 +291,11 @@ def test_a_student_in_a_space_of_its_own_keeps_its_width(dense: str, expected: i
     section = StudentSection(model=str(folders["bert"]), dense=dense)
     assert build_student(section, TEACHER, seed=0, compatible=False).get_embedding_dimension() == expected
     assert build_student(section, TEACHER, seed=0).get_embedding_dimension() == 48
+
+
+def test_a_dropout_behind_the_pooling_is_no_module_to_keep(tmp_path):
+    modules = [Transformer(str(bert(tmp_path / "bert"))), Pooling(32, "mean"), Dropout(0.1), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(tmp_path / "t"), create_model_card=False)
+    (tmp_path / "texts.txt").write_text("\n".join(make_texts(60)))
+    plan = distilvec.plan(tmp_path / "t", tmp_path / "texts.txt", layers=2, out=tmp_path / "run")
+    assert "Dense" not in str(plan)

@@ -34,8 +34,8 @@ def read_later_modules(model: ModelName) -> list[Any]:
 
 
 def has_own_modules(later_modules: Sequence[Any]) -> bool:
-    """Whether a model has more after its transformer than a pooling and a normalisation."""
-    return any(type(module).__name__ not in ("Pooling", "Normalize") for module in later_modules)
+    """Whether a model has more after its transformer than a pooling and a normalisation: modules with weights."""
+    return any(type(module).__name__ not in ("Pooling", "Normalize", "Dropout") for module in later_modules)
 
 
 def why_not_kept(later_modules: Sequence[Any], pooling: str | None, dim: int | None) -> str | None:

@@ -69,7 +69,7 @@ def narrow(backbone: PreTrainedModel, size: int, tokens: Sequence[Sequence[int]]
 def feed_forward_names(backbone: PreTrainedModel) -> tuple[list[str], tuple[str, ...], str]:
     """Return the names of the layers, and what a layer calls the linear layers into its neurons and out of them."""
     text = backbone.config.get_text_config()
-    neurons = getattr(text, "intermediate_size", None) or 0
+    neurons = getattr(text, "intermediate_size", None)  # of Gemma 3n a list, one for each layer
     shapes = {name: part.weight.shape for name, part in backbone.named_modules() if isinstance(part, nn.Linear)}
     for into, out in _NAMES:
         layers = []
@@ -80,7 +80,7 @@ def feed_forward_names(backbone: PreTrainedModel) -> tuple[list[str], tuple[str,
         columns = {shapes[f"{layer}.{out}"][1] for layer in layers}
         rows = {shapes[f"{layer}.{part}"][0] for layer in layers for part in into}
         # ModernBERT's one linear layer into the neurons has rows for values and for gates
-        have_neurons = columns == {neurons} and rows in ({neurons}, {2 * neurons})
+        have_neurons = isinstance(neurons, int) and columns == {neurons} and rows in ({neurons}, {2 * neurons})
         if len(layers) == text.num_hidden_layers and have_neurons:
             return layers, into, out
     raise DistilvecError(

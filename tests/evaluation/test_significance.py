@@ -198,6 +198,14 @@ def test_the_interval_of_a_score_stays_within_its_bounds():
     assert score_interval(Sample("sts", "pearson", gold, gold)) is None
 
 
+@pytest.mark.parametrize("value", [0.9, 0.7, 1 / 3])
+def test_equal_rows_are_no_point_whatever_the_rounding_of_sums(value):
+    _, low, high = mean_interval(np.full(20, value))
+    assert low < value - 0.05 and value + 0.03 < high <= 1
+    sums = np.array([1.0, 1 + 2e-16, 1 - 2e-16, 1.0])
+    assert mean_interval(sums) == pytest.approx(mean_interval(np.ones(4)))
+
+
 def test_average_of_tasks_adds_their_variances():
     pairs = [pair_of(better=0.1, seed=1), pair_of(better=-0.04, seed=2)]
     single = [paired_interval(*pair) for pair in pairs]

@@ -23,6 +23,8 @@ from distilvec.pipeline.caches import cached_vectors
 from distilvec.pipeline.overview import overview
 from distilvec.pipeline.resolve import reopen, resolve
 from distilvec.pipeline.run import run
+from distilvec.report.next_step import next_commands
+from distilvec.report.sections.overlap import judgement_note
 from distilvec.verbs.plan.plan import make_plan
 from distilvec.verbs.serve.model import ServedModel
 
@@ -155,6 +157,10 @@ def test_of_an_index_it_is_the_query_side(index, prompted, tmp_path):
     card = (result.student_folder / "README.md").read_text()
     assert "This model embeds queries alone" in card
     assert "documents keep their stored vectors" in dict(overview(job))["prompt"]
+    assert judgement.start is not None and judgement.gain is not None, "it was trained, and is advised so"
+    assert "Train one for this index" not in card and "held-out queries search all" in judgement_note(judgement)
+    commands = next_commands(result.report, result.student_folder)
+    assert not any(line.startswith("distilvec check") for line in commands), "it has no documents"
 
 
 def test_an_array_has_no_prompt(tmp_path):

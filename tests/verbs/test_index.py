@@ -272,6 +272,21 @@ def test_an_index_of_few_documents_is_searched_where_they_are(tmp_path):
     assert all(60 <= texts.index(query) < 100 for query in overlap.queries)
 
 
+@pytest.mark.parametrize("documents", [20, 25, 40])
+def test_chance_among_few_documents_is_no_fit(documents, tmp_path, tiny_model):
+    """Random vectors of chunks: of twenty documents a random choice finds six in ten of the nearest ten."""
+    texts = make_texts(1000)
+    vectors = np.random.default_rng(0).normal(size=(len(texts), 24)).astype(np.float32)
+    names = [f"document {row % documents}" for row in range(len(texts))]
+    pq.write_table(pa.table({"text": texts, "doc_id": names, "embedding": list(vectors)}), tmp_path / "t.parquet")
+    check = distilvec.check(tiny_model, tmp_path / "t.parquet")
+    judgement = check.judgement
+    assert not check.fits and judgement.compatibility == "not yet"
+    assert judgement.student.among.low <= judgement.by_chance
+    if documents > 25:
+        assert judgement.by_document and judgement.candidates == documents - documents // 5
+
+
 def test_the_teacher_itself_overlaps_fully_and_another_model_does_not(table, tiny_model, near_teacher):
     section = TeacherSection(vectors=table)
     same = check_index(tiny_model, section, sample=50)

@@ -62,37 +62,50 @@ class _Searches:
 
     maker: DocumentSearch
     student: DocumentSearch
+    start: DocumentSearch | None = None
 
     @classmethod
-    def of(cls, maker: Array, student: Array, index: TableEmbedder) -> _Searches:
+    def of(cls, maker: Array, student: Array, index: TableEmbedder, start: Array | None = None) -> _Searches:
         """Begin with no rows."""
         return cls(
-            DocumentSearch(maker, NEIGHBOR_COUNT, index.similarity), DocumentSearch(student, WIDER, index.similarity)
+            DocumentSearch(maker, NEIGHBOR_COUNT, index.similarity),
+            DocumentSearch(student, WIDER, index.similarity),
+            None if start is None else DocumentSearch(start, WIDER, index.similarity),
         )
 
     def add(self, vectors: Array, documents: Array, numbers: Array) -> None:
         """Search further rows."""
-        self.maker.add(vectors, documents, numbers)
-        self.student.add(vectors, documents, numbers)
+        for search in (self.maker, self.student, self.start):
+            if search is not None:
+                search.add(vectors, documents, numbers)
 
-    def overlaps(self, origins: Array) -> QueryOverlaps:
-        """The shares by query."""
-        expected, documents = self.maker.documents, self.student.documents
-        among = shares(expected, documents[:, :NEIGHBOR_COUNT])
-        return QueryOverlaps(among=among, among_wider=shares(expected, documents), origins=origins)
+    def overlaps(self, search: DocumentSearch, origins: Array) -> QueryOverlaps:
+        """The shares by query that the student or its start finds."""
+        expected = self.maker.documents
+        among = shares(expected, search.documents[:, :NEIGHBOR_COUNT])
+        return QueryOverlaps(among=among, among_wider=shares(expected, search.documents), origins=origins)
 
 
-def judge_log(log: QueryLog, maker: str, maker_vectors: Array, student: Embedder, index: TableEmbedder) -> Judgement:
+def judge_log(
+    log: QueryLog,
+    maker: str,
+    maker_vectors: Array,
+    student: Embedder,
+    index: TableEmbedder,
+    start: Embedder | None = None,
+) -> Judgement:
     """Judge a student by the queries of a log: it and the index's model search all rows of the index.
 
-    `maker` is that model's name, `maker_vectors` are its vectors of the queries, float32 [queries, dim]. Of a part of
+    `maker` is that model's name, `maker_vectors` are its vectors of the queries, float32 [queries, dim]; `start` is the
+    student before its training. Of a part of
     an index the shares among fewer of its documents are measured as well.
     Errors: DistilvecError for an index of too few documents.
     """
     with about("teacher"):
         by_document = index.named_documents >= FEWEST_CANDIDATES
     student_vectors = student.embed(log.queries, "query")
-    whole = _Searches.of(maker_vectors, student_vectors, index)
+    start_vectors = None if start is None else start.embed(log.queries, "query")
+    whole = _Searches.of(maker_vectors, student_vectors, index, start_vectors)
     parts = {}
     if index.all_rows is not None:
         parts = {divisor: _Searches.of(maker_vectors, student_vectors, index) for divisor in PARTS}
@@ -118,13 +131,14 @@ def judge_log(log: QueryLog, maker: str, maker_vectors: Array, student: Embedder
         )
 
     origins = origin_numbers(log.queries)
-    overlaps = whole.overlaps(origins)
+    overlaps = whole.overlaps(whole.student, origins)
+    of_start = None if whole.start is None else whole.overlaps(whole.start, origins)
     summary = overlaps.summary()
     assert summary.among is not None
     measured_parts = []
     for divisor, searches in parts.items():
         if searches.student.documents.shape[1] >= FEWEST_CANDIDATES:
-            among = searches.overlaps(origins).summary().among
+            among = searches.overlaps(searches.student, origins).summary().among
             assert among is not None
             measured_parts.append(PartOverlap(candidates[divisor], among))
     if parts:
@@ -136,6 +150,8 @@ def judge_log(log: QueryLog, maker: str, maker_vectors: Array, student: Embedder
         texts=rows,
         similarity=index.similarity,
         student=summary,
+        start=None if of_start is None else of_start.summary(),
+        gain=None if of_start is None else overlaps.less(of_start),
         query_origins=len(np.unique(origins)),
         similarity_source=index.similarity_source,
         all_rows=index.all_rows,

@@ -169,7 +169,7 @@ class Judgement:
             return None
         if share.low >= FITS:
             return "yes"
-        return "in part" if share.mean >= DOUBTFUL else "not yet"
+        return "in part" if share.mean >= DOUBTFUL and share.low > self.by_chance else "not yet"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with every field."""

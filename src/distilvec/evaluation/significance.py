@@ -175,19 +175,20 @@ def mean_interval(values: Array, least: float = 0.0) -> tuple[float, float, floa
 
     The values are between `least` and 1. NaN as the mean gives NaN as bounds.
     """
+    values = np.round(values, 12)  # else the rounding of sums is a variance
     mean = float(values.mean())
     if least == 0 and np.isin(values, (0, 1)).all():
         return mean, *share_interval(int(values.sum()), len(values))
     share = (mean - least) / (1 - least)
     spread = share * (1 - share)
-    variance = float(values.var(ddof=1)) / (1 - least) ** 2 if len(values) > 1 else 0.0
+    variance = float(values.var(ddof=1)) / (1 - least) ** 2 if np.ptp(values) > 0 else 0.0
     rows = len(values) * spread / variance if variance > 0 else len(values)
     quantile = float(student_t.ppf((1 + LEVEL) / 2, max(1, len(values) - 1)))
     weight = quantile**2 / rows
     centre = (share + weight / 2) / (1 + weight)
     half = math.sqrt(weight * spread + weight**2 / 4) / (1 + weight)
     low, high = (least + (1 - least) * bound for bound in (centre - half, centre + half))
-    return mean, low, high
+    return mean, max(low, least), min(high, 1.0)
 
 
 # -- several comparisons and seeds -----------------------------------------------------------------------------------

@@ -179,8 +179,9 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
     chosen, others = draw_stored(texts, origins, queries, str(index.table.path))
     query_origins = origins[chosen]
     with about("teacher"):
-        by_document = index.named_documents >= FEWEST_CANDIDATES
+        by_document = index.named_documents > 0 and len(np.unique(origins[others])) >= FEWEST_CANDIDATES
     documents = origins[others] if by_document else np.arange(len(others))
+    searched = len(np.unique(documents))
     candidates = vectors[others]
     expected = nearest_rows(vectors[chosen], candidates, NEIGHBOR_COUNT, index.similarity, documents=documents)
     query_texts = [texts[row] for row in chosen]
@@ -200,11 +201,11 @@ def judge_encoder(student: Embedder, index: TableEmbedder, queries: int, start: 
                 parts = _parts(vectors[chosen], candidates, model_vectors, documents, index.similarity, query_origins)
                 among = shares[name].summary().among
                 assert among is not None
-                parts.append(PartOverlap(len(others), among))
+                parts.append(PartOverlap(searched, among))
     return Judgement(
         origin="index",
         queries=len(chosen),
-        candidates=len(others),
+        candidates=searched,
         texts=len(texts),
         similarity=index.similarity,
         student=shares["student"].summary(),
@@ -233,14 +234,15 @@ def _parts(
     parts = []
     for divisor in PARTS:
         drawn = order[: len(candidates) // divisor]
-        if len(drawn) >= FEWEST_CANDIDATES:
+        searched = len(np.unique(documents[drawn]))
+        if searched >= FEWEST_CANDIDATES:
             expected = nearest_rows(queries, candidates[drawn], NEIGHBOR_COUNT, similarity, documents=documents[drawn])
             found = find_overlap(
                 expected, candidates[drawn], similarity, student_queries, None, True, origins, documents[drawn]
             )
             among = found.summary().among
             assert among is not None
-            parts.append(PartOverlap(len(drawn), among))
+            parts.append(PartOverlap(searched, among))
     return parts
 
 

@@ -134,7 +134,8 @@ def _judge_queries(job: Job, index: TableEmbedder) -> Judgement:
     rows = _drawn(job.corpus, job.corpus.holdout_rows, QUERIES, np.random.default_rng(SEED))
     log = QueryLog(job.corpus.stored(rows), len(job.corpus.holdout_rows))
     maker = str(job.teacher.section.made_by)
-    return judge_log(log, maker, _teacher_vectors(job, rows), _open_student(job, "student"), index)
+    start = _open_student(job, "start") if job.trains else None
+    return judge_log(log, maker, _teacher_vectors(job, rows), _open_student(job, "student"), index, start)
 
 
 def draw_rows(job: Job, tokens: TokenStore) -> JudgedRows | None:

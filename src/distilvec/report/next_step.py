@@ -181,7 +181,7 @@ def next_commands(report: Report, student: Path) -> list[str]:
     if suite:
         compared = ["--teacher", teacher] if teacher else []
         commands.append(["evaluate", student, "--suite", suite, *compared, *of_both])
-    if lookup(recipe, "teacher.vectors"):
+    if lookup(recipe, "teacher.vectors") and lookup(recipe, "student.built_in_prompt") is None:  # else of queries alone
         commands.append([*check_words(student, lookup(recipe, "teacher")), *of_student])
     commands.append(["speed", *([teacher] if teacher else []), student, *of_both])
     if report.record is None or report.record.student is None or report.record.student.layers != 0:

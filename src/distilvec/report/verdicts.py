@@ -404,11 +404,12 @@ def compatibility_note(record: RunRecord) -> CompatibilityNote | None:
 
 
 def wider_text(judgement: Judgement) -> str:
-    """Return the overlap@10 that the student has in its first 100, in words."""
+    """Return the overlap@10 that the student has in its first 100, or in all where there are fewer, in words."""
     share = judgement.student.among_wider or 0.0
     whose = "the index's" if judgement.origin == "index" else "the teacher's"
     return (
-        f"its first {WIDER} of {judgement.candidates:,} hold {number(100 * share, 1)}% of {whose} top {NEIGHBOR_COUNT}"
+        f"its first {min(WIDER, judgement.candidates)} of {judgement.candidates:,} hold {number(100 * share, 1)}% of "
+        f"{whose} top {NEIGHBOR_COUNT}"
     )
 
 

@@ -13,6 +13,10 @@ INDEX = (
     "{queries:,} stored texts that were not trained on search the {candidates:,} others twice: with their stored "
     "vector, and with the student's vector. overlap@10 is the share of equal texts in both top {depth}; {wider}."
 )
+LOG = (
+    "{queries:,} held-out queries search all {texts:,} rows of the index twice: with the vector that {maker} gives "
+    "them, and with the student's vector. overlap@10 is the share of equal texts in both top {depth}; {wider}."
+)
 TEACHER = (
     "{queries:,} validation texts search {candidates:,} texts of the corpus (of {texts:,}), with the teacher and with "
     "the student. overlap@10 is the share of the teacher's {depth} nearest texts that the student finds; the text "
@@ -42,7 +46,8 @@ def section(report: Report) -> PageSection | None:
 def judgement_note(judgement: Judgement) -> str:
     """Return how the shares were measured."""
     text = INDEX if judgement.origin == "index" else TEACHER
-    sentences = text.format(
+    sentences = (text if judgement.log is None else LOG).format(
+        maker=None if judgement.log is None else judgement.log.made_by,
         queries=judgement.queries,
         candidates=judgement.candidates,
         texts=judgement.texts,

@@ -134,7 +134,7 @@ def evaluate(
 
 
 @plain_errors()
-def compare(runs: Sequence[str | Path], reference: str | None = None, column: str = "student") -> Comparison:
+def compare(runs: Sequence[str | Path], reference: str | None = None, column: str | None = None) -> Comparison:
     """Compare finished runs and sweeps: means and deviations over seeds, differences with intervals, costs.
 
     Errors: DistilvecError "run folder" for a folder without a finished run and for runs that share no task, "reference"

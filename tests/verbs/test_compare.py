@@ -18,6 +18,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.run_folder import RunFolder
 from distilvec.evaluation.evaluator import Sample
+from distilvec.evaluation.overlap import Judgement, Overlap, OverlapShare
 from distilvec.evaluation.significance import average_interval, difference_interval
 from distilvec.report.comparison import differences_table, leaderboard
 from distilvec.report.scores import complete_averages
@@ -301,6 +302,25 @@ def test_runs_with_tasks_of_an_index_alone_have_no_average(write_run):
     assert comparison.leads.keys() == {"index-known-item"}
     assert "average" not in comparison.rows[0].mean
     assert "run0" in str(comparison) and "average" not in leaderboard(comparison).header
+
+
+def test_students_of_an_index_are_ranked_by_what_they_find_in_it(write_run):
+    """Their scores are beside the stored documents, and their tasks count in no average."""
+    folders = []
+    for name, share, distance in (("near", 0.5, 0.4), ("better", 0.9, 0.5)):
+        folder = write_run(name, {"index-known-item": sts(1.0)}, column="asymmetric")
+        record = json.loads(RunFolder(folder).record.read_text())
+        record["overlap"] = Judgement(
+            "index", 50, 500, 600, "cosine", Overlap(among=OverlapShare(share, share - 0.05, share + 0.05))
+        ).to_json()
+        record["metrics"]["distance"] = distance
+        write_json(RunFolder(folder).record, record, sealed=True)
+        folders.append(folder)
+    comparison = compare_runs(folders)
+    assert comparison.column == "asymmetric"
+    assert [row.run for row in comparison.rows] == ["better", "near"]
+    assert comparison.verdict.startswith("better finds most") and "among the index's vectors" in comparison.verdict
+    assert leaderboard(comparison).caption == "Runs, best overlap@10 first"
 
 
 def test_runs_of_one_name_are_told_apart_by_their_methods(write_run):

@@ -138,6 +138,11 @@ class Row:
     overlap_alone: MeanOverlap | None = None
     folders: list[str] = field(default_factory=list)
 
+    @property
+    def overlap(self) -> MeanOverlap | None:
+        """The overlap@10 that rows are ranked by: alone, or of a student of an index among its vectors."""
+        return self.overlap_alone or self.overlap_among
+
 
 @dataclass
 class Difference:
@@ -182,9 +187,14 @@ class Comparison:
         return [name for name in AVERAGES if name == AVERAGE or any(row.mean.get(name) for row in self.rows)]
 
     @property
+    def has_average(self) -> bool:
+        """Whether rows have an average: tasks that are made of an index itself count in none."""
+        return any(AVERAGE in row.mean for row in self.rows)
+
+    @property
     def verdict(self) -> str:
-        """Which run leads on average, or that none does, and why; without scores by overlap@10 alone."""
-        if not self.tasks:
+        """Which run leads on average, or that none does, and why; without an average by overlap@10."""
+        if not self.has_average:
             return _overlap_leader(self.rows)
         return leader_sentence(self.leads.get(AVERAGE), len(self.rows))
 
@@ -214,15 +224,16 @@ class Comparison:
 
 
 def _overlap_leader(rows: Sequence[Row]) -> str:
-    """Say which row finds most with its own vectors; no winner where its interval meets the next row's."""
-    ranked = [(row.run, row.overlap_alone) for row in rows if row.overlap_alone is not None]
+    """Say which row finds most; no winner where its interval meets the next row's."""
+    ranked = [(row.run, row.overlap) for row in rows if row.overlap is not None]
     ranked.sort(key=lambda pair: -pair[1].mean)
     if len(ranked) < 2:
         return ""
     (first, best), (second, next_best) = ranked[:2]
+    where = "alone" if any(row.overlap_alone is not None for row in rows) else "among the index's vectors"
     numbers = (
         f"{first} {number(best.mean)} {best.interval}, {second} {number(next_best.mean)} {next_best.interval} "
-        "(overlap@10 alone)"
+        f"(overlap@10 {where})"
     )
     if best.low <= next_best.high:
         return f"No winner yet: the intervals meet. {numbers}."
@@ -270,7 +281,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
 
 
 def _board_caption(comparison: Comparison) -> str:
-    return f"Runs, best {'average' if comparison.tasks else 'overlap@10 alone'} first"
+    return f"Runs, best {'average' if comparison.has_average else 'overlap@10'} first"
 
 
 def _leaderboard_table(name: str, caption: str, columns: Sequence[BoardColumn]) -> Table:

@@ -118,7 +118,7 @@ def _run_rows(rows: Sequence[Row], most: int) -> list[str]:
 
 def _cells(row: Row) -> list[str]:
     """Return a run's name and numbers; empty where a number is not known."""
-    average, share, overlap = row.mean.get(AVERAGE), row.retention.get(AVERAGE), row.overlap_alone
+    average, share, overlap = row.mean.get(AVERAGE), row.retention.get(AVERAGE), row.overlap
     deviation = row.std.get(AVERAGE)
     return [
         shortened(one_line(row.run), _NAME),

@@ -23,7 +23,9 @@ from distilvec.core.files import check_output_folder, write_file
 def compare(
     runs: Annotated[list[Path], argument("Run folders, or folders of sweeps.")],
     reference: Annotated[str | None, option("The run to compare the others with; the first by default.")] = None,
-    column: Annotated[str, option(f"One of {', '.join(SCORE_COLUMNS)}.")] = "student",
+    column: Annotated[
+        str | None, option(f"One of {', '.join(SCORE_COLUMNS)}; student, of an index asymmetric, by default.")
+    ] = None,
     out: Annotated[Path | None, option("Write a page here, and its figures in a folder next to it.")] = None,
     markdown: Annotated[Path | None, option("Write the leaderboard as Markdown.")] = None,
     json_file: JsonFile = None,
@@ -56,7 +58,7 @@ def compare(
         show_comparison(comparison, draw_comparison(out, comparison), next_of_best(comparison))
         return
     options = ["--reference", reference] if reference is not None else []
-    if column != "student":
+    if column is not None:
         options += ["--column", column]
     whole = shlex.join(["distilvec", "compare", *map(str, runs), *options, "--out", "comparison.html"])
     show_comparison(comparison, None, whole)

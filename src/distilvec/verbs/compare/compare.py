@@ -50,15 +50,17 @@ TaskWeights = Mapping[str, float]  # of the tasks in a task's own score, or in a
 START_OF = {"student": "untrained", "asymmetric": "untrained_asymmetric"}  # the same model before its training
 
 
-def compare_runs(folders: Sequence[Path], reference: str | None = None, column: str = "student") -> Comparison:
+def compare_runs(folders: Sequence[Path], reference: str | None = None, column: str | None = None) -> Comparison:
     """Compare runs and sweeps.
 
-    `reference` is the name of a row (default: that of the first run). Values are points (x 100), intervals cover
-    `LEVEL`, p-values are adjusted (Holm) for the rows that are compared on a task. `retention` is in percent of the
-    run's own teacher. `minutes` and `texts` are those of training one seed. Unknown values are None.
+    `column` is the model that is compared: by default the student; for runs on an index alone, where it was scored
+    beside the stored documents, "asymmetric". `reference` is the name of a row (default: that of the first run). Values
+    are points (x 100), intervals cover `LEVEL`, p-values are adjusted (Holm) for the rows that are compared on a task.
+    `retention` is in percent of the run's own teacher. `minutes` and `texts` are those of training one seed. Unknown
+    values are None.
     Errors: DistilvecError as `finished_runs`; an unknown reference or column; runs that share no task.
     """
-    if column not in SCORE_COLUMNS:
+    if column is not None and column not in SCORE_COLUMNS:
         hint = nearest(column, SCORE_COLUMNS) or "."
         raise DistilvecError(f"no column '{column}'{hint} Known: {', '.join(SCORE_COLUMNS)}.", key="column")
     seed_runs = finished_runs(folders)
@@ -69,6 +71,11 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
     runs = [seed_run.run for seed_run in seed_runs]
     groups = _group(seed_runs)
     reference = _find_reference(reference, groups)
+    if column is None:
+        is_alone = any(run.scores.get("student") for run in runs) or not any(
+            run.scores.get("asymmetric") for run in runs
+        )
+        column = "student" if is_alone else "asymmetric"
     tasks, notes = _shared_tasks(runs, column)
     rows = {name: _comparison_row(name, group, column, tasks) for name, group in groups.items()}
 
@@ -219,8 +226,8 @@ def _comparison_row(name: str, group: Sequence[FinishedRun], column: str, tasks:
 
 
 def _rank(row: Row) -> tuple[float, float, float]:
-    """Return what rows are sorted by: the average score, else overlap@10 alone, else the distance."""
-    overlap = 0.0 if row.overlap_alone is None else row.overlap_alone.mean
+    """Return what rows are sorted by: the average score, else overlap@10, else the distance."""
+    overlap = 0.0 if row.overlap is None else row.overlap.mean
     return -row.mean.get(AVERAGE, -np.inf), -overlap, row.distance or np.inf
 
 
@@ -280,7 +287,7 @@ def _baseline(name: str, group: Sequence[FinishedRun], column: str, tasks: Seque
         starts = [Overlap() if run.record.overlap is None else run.record.overlap.start or Overlap() for run in group]
         row.overlap_among = _mean_overlap([start.among for start in starts])
         row.overlap_alone = _mean_overlap([start.alone for start in starts])
-    return row if row.mean or row.overlap_alone is not None else None
+    return row if row.mean or row.overlap is not None else None
 
 
 def _scores(run: FinishedRun, column: str) -> dict[str, Score]:

@@ -362,3 +362,14 @@ def test_the_students_keys_are_checked_before_the_teacher_is_trained(rows, tiny_
 def test_a_change_of_the_recipe_says_how_small_the_student_is(rows, tiny_model, tmp_path):
     found = classify(rows, tiny_model, tmp_path / "run", layers=None, overrides={**FAST, "student.layers": 2})
     assert distilvec.result(tmp_path / "run").record.student.layers == 2 and found is not None
+
+
+def test_changes_of_the_teacher_are_those_of_the_run_that_reads_it(rows, tiny_model, tmp_path):
+    """A teacher that learns has its settings in what it saves, but for those of a pass; another one keeps none."""
+    changes = {**FAST, "teacher.batch_tokens": 512, "teacher.max_length": 16}
+    first = classify(rows, tiny_model, tmp_path / "first", epochs=1, overrides=changes)
+    teacher = distilvec.result(tmp_path / "first").recipe.teacher
+    assert (teacher.batch_tokens, teacher.max_length) == (512, None)
+    classify(rows, first.teacher_folder, tmp_path / "second", epochs=1, overrides=changes)
+    teacher = distilvec.result(tmp_path / "second").recipe.teacher
+    assert (teacher.batch_tokens, teacher.max_length) == (512, 16)

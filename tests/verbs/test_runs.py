@@ -127,6 +127,14 @@ def test_a_recipe_changed_by_hand_leaves_the_total_open(finished, train):
     assert info.state == "stopped" and info.step
 
 
+def test_the_steps_of_a_run_with_stages_are_not_those_of_its_first_keys(finished):
+    run = RunFolder(finished)
+    run.record.unlink()
+    run.recipe.write_text("train: {epochs: 1}\nstages: [{name: a}, {name: b, set: {train.epochs: 20}}]\n")
+    (info,) = distilvec.runs(finished.parent)
+    assert info.step and info.steps is None
+
+
 def test_a_folder_that_does_not_exist_is_refused(tmp_path):
     with refused("folder", "nowhere"):
         distilvec.runs(tmp_path / "nowhere")

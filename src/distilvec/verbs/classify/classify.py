@@ -223,7 +223,7 @@ class Classification:
             teacher_job = resolve(learning, files.path)
             cut = whole_cut(self.cut, self.options[3], default_layers(teacher_job.student.layers))
             teacher = Path(self.teacher)
-            distilling = student_recipe(teacher, teacher.name, cut, labels, *self.options)
+            distilling = student_recipe(teacher, teacher.name, cut, labels, *self.options, self.knows_labels)
             # On the labels alone: a step takes as long, and a teacher that has not learned them has no answers yet
             distilling = distilling.model_copy(update={"teacher": learning.teacher, "method": learning.method})
             student_job = resolve(distilling, files.path)
@@ -242,9 +242,10 @@ class Classification:
 
         # The student's keys are checked before the teacher is trained, whose layers are known when it is read
         shown = shown_name(self.teacher)
-        student_recipe(Path(self.teacher), shown, whole_cut(self.cut, overrides, layers=1), self.labels, *self.options)
-        recipe = teacher_recipe(self.teacher, self.labels, *self.options)
         knows_labels = self.knows_labels
+        any_cut = whole_cut(self.cut, overrides, layers=1)
+        student_recipe(Path(self.teacher), shown, any_cut, self.labels, *self.options, knows_labels)
+        recipe = teacher_recipe(self.teacher, self.labels, *self.options)
         log(f"first the teacher: {self.teacher} {'has learned these labels' if knows_labels else 'learns the labels'}")
         whole = resolve(recipe, files.teacher.path).student  # the teacher, as a student with all of its layers
         if "size" in stated_cut(self.cut, overrides):
@@ -257,7 +258,7 @@ class Classification:
         cut = whole_cut(self.cut, overrides, default_layers(whole.layers))
         student_line = _student_line(stated_cut(cut, overrides), whole.layers)
         log(f"then the student: {student_line}, from the labels and the teacher's answers")
-        recipe = student_recipe(teacher_folder, shown, cut, self.labels, *self.options)
+        recipe = student_recipe(teacher_folder, shown, cut, self.labels, *self.options, knows_labels)
         width = whole.hidden_size
         if recipe.student.model != "teacher":
             width = resolve(recipe, self.folder).student.hidden_size

@@ -24,6 +24,7 @@ MOST_PASSES, MOST_TEXTS = 5, 60_000  # of a training: five passes, fewer where t
 # trained at lower rates: 5e-5 for 768 and 3e-5 for 1,024 numbers are the usual ones.
 RATE, RATE_WIDTH = 2e-4, 384
 LOWEST_RATE = 1e-5
+OF_A_PASS = {f"teacher.{name}" for name in ("dtype", "batch_tokens", "quantize", "device_map")}  # in no saved teacher
 STUDENT_FACTOR = 2.5  # a student of a few layers bears a higher rate than its teacher
 
 
@@ -86,10 +87,12 @@ def student_recipe(
     seed: int,
     trust_remote_code: bool,
     overrides: Mapping[str, Any],
+    learned_before: bool = False,
 ) -> Recipe:
     """The teacher in `teacher`, cut to layers or a size, trained on the labels and on the teacher's probabilities.
 
     `cut` has the keys of the section `student` that say so: layers or size, and the model where it is not the teacher.
+    Changes of a teacher that learns the labels first are in what it saves, but for those of its passes.
     """
     trusted = {"trust_remote_code": True} if trust_remote_code else {}
     tree = {
@@ -102,7 +105,10 @@ def student_recipe(
         "train": training(labels.training_rows, epochs, STUDENT_STEPS, seed),
         "evaluation": {"parts": []},
     }
-    changes = {key: value for key, value in overrides.items() if not key.startswith("teacher.")}
+    changes = {}
+    for key, value in overrides.items():
+        if learned_before or key in OF_A_PASS or not key.startswith("teacher."):
+            changes[key] = value
     return recipes.recipe_from(tree, changes, "classify")
 
 

@@ -153,7 +153,10 @@ def training_progress(run: RunFolder) -> tuple[int | None, int | None]:
     step, epoch = lines[-1]["step"], lines[-1].get("epoch")
     if not step or not epoch or not _is_number(epoch) or not run.recipe.exists():
         return step, None
-    train = recipes.read_tree(run.recipe).get("train")
+    tree = recipes.read_tree(run.recipe)
+    if tree.get("stages"):  # the last line counts the epochs of one of them
+        return step, None
+    train = tree.get("train")
     settings: dict[str, Any] = train if isinstance(train, dict) else {}
     epochs, most = settings.get("epochs", "auto"), settings.get("max_steps")
     if most is not None and not _is_number(most):

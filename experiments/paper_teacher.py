@@ -128,8 +128,8 @@ CONTRASTS = {  # what changes from the second row to the first
     "32,000 tokens: vectors with the STS prompt for those without": ("own-turkish-prompt", "own-turkish"),
     "hybrid: vectors with the STS prompt for those without": ("hybrid-mixed-prompt", "hybrid-mixed"),
     "trim: trained on Turkish": ("trim-turkish", "trim"),
-    "trim: vectors with the STS prompt for those without": ("trim-prompt", "trim-turkish"),
-    "trim: 12 of 24 layers, both trained": ("trim-12-layers", "trim-turkish"),
+    "trim: trained on vectors with the STS prompt": ("trim-prompt", "trim"),
+    "trim: 12 layers, trained, for 24, untrained": ("trim-12-layers", "trim"),
 }
 
 

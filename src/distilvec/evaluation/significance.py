@@ -175,8 +175,8 @@ def mean_interval(values: Array, least: float = 0.0) -> tuple[float, float, floa
 
     The values are between `least` and 1. NaN as the mean gives NaN as bounds.
     """
-    values = np.round(values, 12)  # else the rounding of sums is a variance
     mean = float(values.mean())
+    values = np.round(values, 12)  # else the rounding of sums is a variance
     if least == 0 and np.isin(values, (0, 1)).all():
         return mean, *share_interval(int(values.sum()), len(values))
     share = (mean - least) / (1 - least)

@@ -24,7 +24,7 @@ def compare(
     runs: Annotated[list[Path], argument("Run folders, or folders of sweeps.")],
     reference: Annotated[str | None, option("The run to compare the others with; the first by default.")] = None,
     column: Annotated[
-        str | None, option(f"One of {', '.join(SCORE_COLUMNS)}; student, of an index asymmetric, by default.")
+        str | None, option(f"One of {', '.join(SCORE_COLUMNS)}. By default student, of an index asymmetric.")
     ] = None,
     out: Annotated[Path | None, option("Write a page here, and its figures in a folder next to it.")] = None,
     markdown: Annotated[Path | None, option("Write the leaderboard as Markdown.")] = None,

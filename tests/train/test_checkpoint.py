@@ -223,8 +223,9 @@ def test_finite():
 
 @pytest.mark.parametrize("where", ["weight", "optimiser"])
 def test_nothing_is_saved_from_weights_that_are_not_finite(tiny_recipe, tmp_path, where):
-    """A weight or the optimiser's state breaks in a step after the first epoch; the losses up to there are finite."""
-    loop = make_loop(tiny_recipe(train__epochs=3, train__logging_steps=1000, train__keep_students=30), tmp_path / "run")
+    """A weight or the optimiser's state breaks in a step after a checkpoint; the losses up to there are finite."""
+    changes = {"train__epochs": 3, "train__logging_steps": 1000, "train__keep_students": 30}
+    loop = make_loop(tiny_recipe(**changes, train__checkpoint_steps=11), tmp_path / "run")
     saves, one = [], loop._step
     loop.hooks = TrainingHooks(save=lambda name: saves.append(loop.state.step))
 

@@ -157,7 +157,7 @@ def test_bf16_keeps_fp32_weights_and_learns(tiny_recipe, tmp_path, monkeypatch):
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_checkpoint(tiny_recipe, tmp_path):
-    loop = make_loop(tiny_recipe(train__epochs=2), tmp_path / "run")
+    loop = make_loop(tiny_recipe(train__epochs=2, train__checkpoint_steps=1), tmp_path / "run")
     read = loop.data.teacher.read
 
     def poisoned(batch):

@@ -58,7 +58,9 @@ class LanceTable(Reader):
         first = int(after or 0)
         rows = self.count()
         search = self.table.search() if self.condition is None else self.table.search().where(self.condition)
-        all_rows = None if self.condition is None or "id" in self.columns else self._all_rows()
+        is_numbered = self.condition is not None and "id" not in self.columns
+        all_rows = self._all_rows() if is_numbered else np.empty(0, dtype=np.uint64)
+        order = np.argsort(all_rows)
         while first < rows:
             table = search.select(names).limit(self.rows_at_once).offset(first).to_arrow().combine_chunks()
             if not table.num_rows:  # rows were deleted meanwhile
@@ -66,8 +68,7 @@ class LanceTable(Reader):
             for batch in table.to_batches():
                 end = first + batch.num_rows
                 numbers: Sequence[int] = range(first, end)
-                if all_rows is not None:
-                    order = np.argsort(all_rows)
+                if is_numbered:
                     numbers = order[np.searchsorted(all_rows, batch.column(_ROW), sorter=order)].tolist()
                 yield read_arrow(batch, self.columns, numbers, end, str(self.path))
                 first = end

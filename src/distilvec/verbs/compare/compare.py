@@ -72,10 +72,8 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
     groups = _group(seed_runs)
     reference = _find_reference(reference, groups)
     if column is None:
-        is_alone = any(run.scores.get("student") for run in runs) or not any(
-            run.scores.get("asymmetric") for run in runs
-        )
-        column = "student" if is_alone else "asymmetric"
+        scored = {name for run in runs for name, scores in run.scores.items() if scores}
+        column = "asymmetric" if "asymmetric" in scored and "student" not in scored else "student"
     tasks, notes = _shared_tasks(runs, column)
     rows = {name: _comparison_row(name, group, column, tasks) for name, group in groups.items()}
 
